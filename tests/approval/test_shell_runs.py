@@ -142,7 +142,7 @@ async def test_long_output_of_a_run_is_kept_next_to_it(workspace: Path) -> None:
     state = await terminal.run("seq 1 5000")
 
     (artifact,) = terminal.find("artifact_written")
-    assert f"all of it is in runs/{state.run_id}/artifacts/" in terminal.answer
+    assert f"the full text is in runs/{state.run_id}/artifacts/" in terminal.answer
     assert len(terminal.answer) <= 300
     kept = Path(str(artifact["path"])).read_text(encoding="utf-8")
     assert kept.split() == [str(number) for number in range(1, 5001)]

@@ -199,7 +199,7 @@ def configure(workspace: Workspace, model: ModelServer, **mcp: object) -> None:
 @pytest.mark.parametrize(
     ("tool", "expected"),
     [
-        ("flood", "characters left out"),
+        ("flood", "characters omitted"),
         ("burst", "it sent a message of more than 4194304 bytes"),
         ("wrong", "something else than the result of a tool"),
         ("garbage", "after the garbage"),

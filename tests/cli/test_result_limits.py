@@ -27,7 +27,7 @@ def test_command_output_as_long_as_the_limit_arrives_whole(
     text = read_result(model)
     assert (text.count("o" * (most - 100)), text.count("e" * 100)) == (1, 1)
     assert label in text
-    assert "left out" not in text
+    assert "omitted" not in text
 
 
 def test_longer_command_output_is_truncated_to_the_limit_once(workspace: Workspace, model: ModelServer) -> None:
@@ -38,7 +38,7 @@ def test_longer_command_output_is_truncated_to_the_limit_once(workspace: Workspa
 
     text = read_result(model).removeprefix("Error: ")
     assert len(text) == 50_000 + len("\n[stderr]\n") + len("\n[exit code 3]")
-    assert text.count("left out") == 1
+    assert text.count("omitted") == 1
     assert text.endswith("[stderr]\ne\n[exit code 3]")
 
 

@@ -374,7 +374,7 @@ async def test_turns_that_are_no_longer_told_are_not_repeated() -> None:
 
 async def test_a_result_that_lost_its_middle_still_gives_its_summary() -> None:
     whole = json.dumps({"success": True, "result": {"summary": 'a "b"\n', "rows": ["x" * 50] * 50}})
-    cut = f"{whole[:200]}\n[… 900 characters left out …]\n{whole[-200:]}"
+    cut = f"{whole[:200]}\n[… 900 characters omitted …]\n{whole[-200:]}"
 
     assert await Stage(simple_provider(), "do alpha", says(cut)).play() == 'alpha: a "b"'
 

@@ -75,7 +75,7 @@ CASES = [
     Case("unknown tool", tool="notes__serch", arguments={"query": "x"}, expected="notes__search"),
     Case("disabled tool", arguments={"query": "x"}, is_disabled=True, expected="Tool 'notes__search' is turned off"),
     Case("invalid input", arguments={"qery": "x"}, expected="'query' is a required property"),
-    Case("oversized output", arguments={"query": "much"}, ran=1, is_error=False, expected="characters left out"),
+    Case("oversized output", arguments={"query": "much"}, ran=1, is_error=False, expected="characters omitted"),
 ]
 
 

@@ -96,7 +96,7 @@ async def test_messages_that_are_larger_than_the_window_are_told_shortened_in_la
         await talk(chat, 1, 12)
 
     assert max(model.tokens) <= LIMIT
-    assert "characters left out" in text_of(model.requests[-1])
+    assert "characters omitted" in text_of(model.requests[-1])
 
 
 async def test_what_a_turn_was_told_is_on_record_byte_for_byte(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_a_truncated_text_keeps_both_ends_within_the_size_and_counts_what_is_mis
 
     shown = cut_middle(text, 900, where=where)
 
-    head, told, tail = re.split(r"\n\[… (\d+ characters left out[^…]*) …\]\n", shown)
+    head, told, tail = re.split(r"\n\[… (\d+ characters omitted[^…]*) …\]\n", shown)
     assert len(shown) <= 900
     assert text.startswith(head)
     assert text.endswith(tail)
@@ -31,7 +31,7 @@ def test_a_text_that_fits_is_the_text_itself() -> None:
 
 
 def test_where_there_is_room_for_nothing_the_mark_remains() -> None:
-    assert cut_middle("x" * 50, 3) == "\n[… 50 characters left out …]\n"
+    assert cut_middle("x" * 50, 3) == "\n[… 50 characters omitted …]\n"
 
 
 def test_a_line_of_a_list_has_no_line_breaks_and_one_ellipsis() -> None:

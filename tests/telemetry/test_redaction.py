@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from metier.telemetry.environment_secrets import list_secret_values
-from metier.telemetry.exact import is_trivial
 from metier.telemetry.formats import list_keys
-from metier.telemetry.names import NamePlace, NameRules, lower_ascii
+from metier.telemetry.known_values import is_trivial
 from metier.telemetry.patterns import build_key_formats
 from metier.telemetry.redaction import build_redactor
+from metier.telemetry.secret_names import NamePlace, NameRules, lower_ascii
 
 VALUE = 'p@ss/w0rd+"quoted" ü&x'
 MARK = "***REDACTED***"

@@ -208,7 +208,7 @@ async def test_long_output_keeps_its_head_and_tail_and_all_of_it_is_a_file_of_th
 
     assert result.error.startswith("first [hidden]\n1\n2\n")
     assert result.error.endswith("last\n[exit code 4]")
-    assert "characters left out; all of it is in kept/s1-output.txt …]" in result.error
+    assert "characters omitted; the full text is in kept/s1-output.txt …]" in result.error
     kept = (terminal.folder / "kept" / "s1-output.txt").read_text()
     assert kept.startswith("first [hidden]\n1\n2\n")
     assert len(kept.splitlines()) == 20_003

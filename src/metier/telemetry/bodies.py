@@ -1,7 +1,7 @@
-"""Calls in the event log without their bodies: a long value is its beginning, its size and its hash. Pure.
+"""Summaries of long call arguments in the event log: their start, size and hash. Pure.
 
-The journal has what a run needs to continue. The event log is read by people and shipped to collectors, so a file that
-is written, or a reply of many pages, does not are in it again.
+The journal has everything that a run needs to continue. The event log is for users and log collectors, so it doesn't
+repeat written files or long replies.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from metier.decisions import ActionStep
 from metier.events.payload import Payload
 
 _MAX_TEXT_LENGTH = 1_000
-"""Characters of a string up to which it stays whole."""
+"""Longest string that is not summarized."""
 _MAX_VALUE_CHARACTERS = 3_000
-"""Characters of a list or an object as JSON, after its long strings were summarised, up to which it stays whole."""
+"""Longest list or object, as JSON with its long strings summarized, that is not summarized itself."""
 _FEW_ITEMS, _FEW_CHARACTERS = 20, 400
-"""A value with at most this many items of this many characters fits `_MAX_VALUE_CHARACTERS`, even fully escaped."""
+"""A value with at most this many items and characters fits `_MAX_VALUE_CHARACTERS`, even fully escaped."""
 _HEAD = 200
 
 
@@ -43,7 +43,7 @@ def _summarize_step(step: ActionStep) -> ActionStep:
 
 
 def _summarize(value: JsonValue) -> JsonValue:
-    """Inside first, so that the names of the arguments can be read beside a long one."""
+    # Inner values first, so that the names of the arguments stay readable.
     match value:
         case str():
             return value if len(value) <= _MAX_TEXT_LENGTH else _describe(value)
@@ -61,7 +61,7 @@ def _summarize(value: JsonValue) -> JsonValue:
 
 
 def _is_flat_and_small(value: list[JsonValue] | dict[str, JsonValue]) -> bool:
-    """As the arguments of most calls are: surely short as JSON, which then need not be written to be measured."""
+    # Most calls have a few short strings: their JSON is surely short and need not be rendered to measure it.
     if len(value) > _FEW_ITEMS:
         return False
     texts = (*value, *value.values()) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""The arguments of a call for a user who decides about it: secrets are masked, and nothing that would run is hidden."""
+"""Call arguments for approvals: secrets are masked, but nothing that would be executed is hidden."""
 
 import functools
 import re
@@ -7,11 +7,11 @@ from metier.telemetry.redaction import Json, Redactor, build_redactor
 from metier.telemetry.sanitize import reveal
 
 _SIGNS = re.compile(r"[;|&$`()<>{}\n]")
-"""Characters by which a shell tells commands apart."""
+"""Shell metacharacters."""
 
 
 def show_call(value: Json, redactor: Redactor) -> Json:
-    """Return the arguments of a call, at any depth, as a user may see them."""
+    """Mask the arguments of a call for display, at any depth."""
     match value:
         case str():
             return show_call_text(value, redactor)
@@ -27,18 +27,16 @@ def show_call(value: Json, redactor: Redactor) -> Json:
 
 
 def show_call_text(text: str, redactor: Redactor) -> str:
-    """Return the text of a call as a user may see it.
-
-    What only looks like a secret stays visible if masking it would hide a sign of the shell: the model chose that text,
-    and `sshpass -p a;rm` would show no `rm`.
-    """
+    """Mask the text of a call for display."""
+    # A masked guess must not hide shell metacharacters: the model chooses the text, and a masked `sshpass -p a;rm`
+    # would not show the `rm`. So text that only looks like a secret then stays visible.
     known = redactor.redact_known(text)
     readings = (redactor.redact(text), _build_format_redactor().redact(known))
     return reveal(next((masked for masked in readings if has_same_signs(masked, known)), known))
 
 
 def has_same_signs(masked: str, text: str) -> bool:
-    """Return False if masking a text hid a sign by which a shell tells commands apart."""
+    """Return False if masking hid a shell metacharacter."""
     return _SIGNS.findall(masked) == _SIGNS.findall(text)
 
 
@@ -48,7 +46,7 @@ def _build_format_redactor() -> Redactor:
 
 
 def reveal_value(value: Json) -> Json:
-    """Return the arguments of a call with every control, bidi and invisible character made visible."""
+    """Make every control, bidi and invisible character of call arguments visible."""
     match value:
         case str():
             return reveal(value)

@@ -1,7 +1,7 @@
-"""What a run does, live, one line per event on stderr: time, trace, turn, skill, action, status, detail.
+"""The console log: one line per event on stderr with time, trace, turn, skill, action, status and detail.
 
-On a terminal the line is coloured and cut to the width, unless it warns; a narrow one gets no time and no columns.
-Elsewhere, and with `NO_COLOR`, it is plain text.
+On a terminal, lines are colored and truncated to the width, except warnings; narrow terminals get no time and no
+columns. Elsewhere, and with `NO_COLOR`, lines are plain text.
 """
 
 import os
@@ -20,7 +20,7 @@ from metier.telemetry.sanitize import sanitize_line
 
 
 class Wording(NamedTuple):
-    """How one type of event reads. `{p.field}` is a field of its payload."""
+    """Level and text of one type of event. `{p.field}` is a field of its payload."""
 
     level: LogLevel
     status: str
@@ -32,25 +32,27 @@ WORDINGS: dict[str, Wording] = {
     "skill_catalog_loaded": Wording("debug", "{p.skills} skills", "{p.problems} problems"),
     "skill_load_failed": Wording("warning", "failed", "{p.skill_name} ({p.path}): {p.reason}"),
     "skill_problem_found": Wording("warning", "problem", "{p.reason}"),
-    "prompt_layer_cut": Wording("warning", "cut", "{p.source}: {p.left_out_characters} characters are left out"),
+    "prompt_layer_cut": Wording("warning", "truncated", "{p.source}: {p.left_out_characters} characters omitted"),
     "undo_started": Wording("info", "undo", "{p.undo_id}: {p.files}"),
-    "undo_finished": Wording("info", "undone", "{p.undo_id}: {p.files} files; left alone: {p.left_alone}"),
+    "undo_finished": Wording("info", "undone", "{p.undo_id}: {p.files} files; skipped: {p.left_alone}"),
     "hooks_ran": Wording("info", "{p.hook_event}", "{p.summary}"),
-    "project_instructions_loaded": Wording("info", "told", "{p.summary}"),
+    "project_instructions_loaded": Wording("info", "loaded", "{p.summary}"),
     "run_adopted": Wording(
         "warning",
         "adopted",
-        "the run was not started here: it goes on with the settings, rules and keys of this host ({p.profile}, "
-        "{p.provider}/{p.model}), and asks about every step that was planned before",
+        "the run was started elsewhere: it continues with the settings, rules and keys of this host ({p.profile}, "
+        "{p.provider}/{p.model}) and asks before every step that was already planned",
     ),
-    "pinned_definition_used": Wording("warning", "changed", "{p.definition}: the run goes on with what it began with"),
-    "skill_code_accepted": Wording("warning", "changed", "{p.skills}: the run goes on with the new files"),
+    "pinned_definition_used": Wording(
+        "warning", "changed", "{p.definition}: the run continues with its original version"
+    ),
+    "skill_code_accepted": Wording("warning", "changed", "{p.skills}: the run continues with the new files"),
     "model_changed": Wording("info", "changed", "{p.provider}/{p.model}: {p.settings}"),
     "step_outcome_unknown": Wording("warning", "unknown", "{p.known}"),
     "step_outcome_answered": Wording("info", "{p.answer}", "by {p.answered_by}"),
     "skill_without_tools": Wording("warning", "no tools", "{p.message}"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
-    "embeddings_unavailable": Wording("warning", "no vectors", "skills are ranked by words only: {p.reason}"),
+    "embeddings_unavailable": Wording("warning", "no vectors", "skills are only ranked by words: {p.reason}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),
     "prompt_budget_computed": Wording(
@@ -79,10 +81,10 @@ WORDINGS: dict[str, Wording] = {
     "limits_raised": Wording("info", "raised", "by {p.raised_by}"),
     "run_reopened": Wording("info", "reopened", "{p.reason}"),
     "run_resumed": Wording("info", "resumed", "{p.reason}"),
-    "signal_received": Wording("warning", "{p.signal}", "for the {p.count}. time"),
+    "signal_received": Wording("warning", "{p.signal}", "signal {p.count}"),
     "graceful_shutdown_started": Wording("warning", "stopping", "{p.children} children, {p.grace_seconds:g} s"),
     "plan_updated": Wording("info", "plan", "{p.summary}"),
-    "structured_output_fallback": Wording("warning", "lacks {p.lacks}", "{p.message}"),
+    "structured_output_fallback": Wording("warning", "no {p.lacks}", "{p.message}"),
     "task_planned": Wording("info", "planned", "{p.task_id}: {p.steps}"),
     "task_step_changed": Wording("info", "{p.state}", "{p.file} {p.name} {p.message}"),
     "child_run_started": Wording("info", "started", "{p.agent} {p.child_run_id}: {p.task}"),
@@ -98,13 +100,13 @@ _BAD = frozenset({"failed", "timeout", "denied", "in_doubt", "blocked", "expired
 _STYLES: dict[LogLevel, str] = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _MAX_DETAIL = 400
 _WIDE = 120
-"""Columns of a terminal from which on the columns of a line fit, with room for its detail."""
+"""Minimum terminal width for aligned columns."""
 _MAX_LINES = 3
 _MAX_SAID = 120
 
 
 class _Words(string.Formatter):
-    """Fills in values as people write them: a list with commas, nothing for None."""
+    """Formats values for readers: lists with commas, nothing for None."""
 
     @override
     def format_field(self, value: object, format_spec: str) -> str:
@@ -127,7 +129,7 @@ _WORDS = _Words()
 
 
 class Line(NamedTuple):
-    """One event in words; every part is safe to show."""
+    """The parts of a line, all sanitized."""
 
     time: str
     trace: str
@@ -140,13 +142,13 @@ class Line(NamedTuple):
 
 
 class ConsoleSink:
-    """Writes one line per event to a stream, from the given level on."""
+    """Writes one line per event of at least the given level to a stream."""
 
     def __init__(self, stream: TextIO, *, level: LogLevel = "info") -> None:
         self._stream = stream
         self._least = _LEVELS.index(level)
         self._followed: dict[str, tuple[int, str]] = {}
-        """Turn and skill of each run: several write to one stream, and older logs do not say them in every record."""
+        """Turn and skill of each run: several runs share a stream, and records of older logs may lack them."""
         self._console = _build_console(stream)
 
     def write(self, record: EventRecord) -> None:
@@ -159,7 +161,7 @@ class ConsoleSink:
             self._stream.flush()
         else:
             text = render_rich(line, is_wide=self._console.width >= _WIDE)
-            # What warns is never cut: the terminal breaks the line.
+            # Warnings are never truncated: the terminal wraps them.
             is_grave = line.level in ("warning", "error")
             overflow = "ignore" if is_grave else "ellipsis"
             self._console.print(text, no_wrap=True, overflow=overflow, crop=not is_grave)
@@ -168,7 +170,7 @@ class ConsoleSink:
         self._stream.flush()
 
     def _follow(self, record: EventRecord) -> tuple[int, str]:
-        """The turn and the skill of a record: its own, else those of its run so far."""
+        """Return the turn and the skill of a record, or else the last ones of its run."""
         payload, (turn, skill) = record.payload, self._followed.get(record.run_id, (0, ""))
         own: object = getattr(payload, "turn", None)
         turn = record.turn or (own if isinstance(own, int) and own else turn)
@@ -177,13 +179,13 @@ class ConsoleSink:
             chosen = payload.skill_name
         skill = record.skill or (chosen if isinstance(chosen, str) and chosen else skill)
         self._followed[record.run_id] = (turn, skill)
-        # A step may run what belongs to another skill than the one in charge; its line names the one that it runs.
+        # A step may run code of a skill other than the active one; its line names the former.
         named: object = getattr(payload, "skill_name", None)
         return turn, named if isinstance(named, str) and named else skill
 
 
 def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
-    """The parts of a line, sanitised."""
+    """Render the parts of a line, sanitized."""
     wording = WORDINGS.get(record.event_type, _UNKNOWN)
     status = sanitize_line(wording.status.format(p=record.payload))
     return Line(
@@ -199,7 +201,7 @@ def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
 
 
 def _build_detail(wording: Wording, payload: Payload) -> str:
-    """In words; of a step that failed also what it said last, where programs say why."""
+    """Build the detail; for a failed step with the end of its stderr, which usually has the reason."""
     detail = _WORDS.format(wording.detail, p=payload).strip()
     said = getattr(payload, "stderr_summary", "")
     lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
@@ -210,12 +212,12 @@ def _build_detail(wording: Wording, payload: Payload) -> str:
 
 
 def render_plain(line: Line) -> str:
-    """One line without colour, columns aligned where they fit."""
+    """Render a line without color, with aligned columns."""
     return "  ".join(_columns(line)).rstrip()
 
 
 def render_rich(line: Line, *, is_wide: bool) -> Text:
-    """The same line with colour. Where columns would leave no room for what they are about, there are none."""
+    """Render a line with color, without columns on a narrow terminal."""
     start, trace, turn, skill, action, status, detail = _columns(line)
     parts = [(start, "dim"), (trace, "dim"), (turn, "cyan"), (skill, "magenta"), (action, "")]
     parts += [(status, _STYLES[line.level]), (detail, "")]
@@ -239,12 +241,12 @@ def _columns(line: Line) -> tuple[str, ...]:
 
 
 def _fit(text: str, width: int) -> str:
-    """Padded to a width in terminal cells, never cut."""
+    """Pad to a width in terminal cells, without truncating."""
     return text if cell_len(text) >= width else set_cell_size(text, width)
 
 
 def _build_console(stream: TextIO) -> Console | None:
-    """None where plain text is wanted: not a terminal, a dumb one, or `NO_COLOR`."""
+    """Return None if plain text is needed: no terminal, a dumb one, or `NO_COLOR`."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return None
     return Console(file=stream, markup=False, highlight=False, emoji=False)

@@ -1,21 +1,18 @@
-"""The secrets of an environment, by the names of its variables.
+"""Secrets of an environment, by the names of its variables.
 
-A run, a server or a conversation needs those of its host too: `runtime.cleaning` has both. A contract keeps every other
-room from finding the secrets of a host by itself.
+Use `runtime.cleaning`, which also has the secrets of the host's settings. An import contract keeps other packages from
+using this module.
 """
 
 import os
 from collections.abc import Mapping
 
-from metier.telemetry.names import is_secret_name
+from metier.telemetry.secret_names import is_secret_name
 
 
 def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of variables whose names say that they are secret: `*_API_KEY`, `*_TOKEN`, `*_PASSWORD`, ….
-
-    A path to a file names the location of a secret and is no secret itself. Only an existing path counts as one: base64
-    can start with `/` too.
-    """
+    """List the values of variables with secret names: `*_API_KEY`, `*_TOKEN`, `*_PASSWORD`, …."""
+    # A path is the location of a secret and not a secret itself. It must exist, because base64 can start with `/` too.
     return tuple(value for name, value in environment.items() if is_secret_name(name) and not _is_existing_path(value))
 
 

@@ -1,29 +1,29 @@
-"""Show part of a text that is too long, and that it is a part. Knows nothing of tokens, layers or secrets."""
+"""Truncation of long texts, with a mark for the omitted part."""
 
 
-def cut_middle(text: str, most: int, *, where: str = "") -> str:
-    """The beginning and the end, between them how much is missing and, if given, `where` all of it is.
+def cut_middle(text: str, limit: int, *, where: str = "") -> str:
+    """Keep the start and the end, with a mark between them that gives the omitted length and `where` the full text is.
 
-    The mark counts: what comes out is never longer than `most`, unless the mark alone is.
+    The result, including the mark, is at most `limit` characters long, unless the mark alone is longer.
     """
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    # As wide as the widest mark, so that the number in it can be the true one.
-    room = max(0, most - len(_mark(len(text), where)))
+    # Reserve the widest mark: the omitted length, and so the width of its number, depends on the mark itself.
+    room = max(0, limit - len(_mark(len(text), where)))
     head, tail = room - room // 2, room // 2
     return f"{text[:head]}{_mark(len(text) - room, where)}{text[len(text) - tail :]}"
 
 
-def one_line(text: str, most: int) -> str:
-    """A text for one line of a list: white space folded, the rest an ellipsis."""
-    return cut_end(" ".join(text.split()), most)
+def one_line(text: str, limit: int) -> str:
+    """Collapse whitespace and truncate with an ellipsis."""
+    return cut_end(" ".join(text.split()), limit)
 
 
-def cut_end(text: str, most: int) -> str:
-    """The beginning, with an ellipsis for the rest."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+def cut_end(text: str, limit: int) -> str:
+    """Truncate with an ellipsis."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
 def _mark(characters: int, where: str) -> str:
-    told = f"; all of it is in {where}" if where else ""
-    return f"\n[… {characters} characters left out{told} …]\n"
+    source = f"; the full text is in {where}" if where else ""
+    return f"\n[… {characters} characters omitted{source} …]\n"

@@ -1,6 +1,6 @@
-"""Finds keys by their form: vendor formats, passwords in addresses, private keys. Pure.
+"""Finder of keys by their format: vendor formats, passwords in addresses, private keys. Pure.
 
-Ordinary text is cheap: it has few words as long as a key, and fewer that begin like one.
+Ordinary text is cheap: few of its words are as long as a key, and even fewer have a key's prefix.
 """
 
 import re
@@ -12,7 +12,7 @@ from metier.telemetry.values import is_code_or_placeholder
 
 
 class Span(NamedTuple):
-    """Where a secret is, with the place where what gives it away begins."""
+    """Position of a secret, and of the text in front of it that identifies it."""
 
     start: int
     end: int
@@ -33,20 +33,20 @@ _REST = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def get_long_words(text: bytes) -> bytes:
-    """The words that are long enough for a key, with blanks between them; empty for most prose."""
+    """Return the words that are long enough for a key, separated by spaces; empty for most prose."""
     if _RUN not in text.translate(_SHAPE):
         return b""
     return b" ".join([word for word in text.translate(_WORDS).split() if len(word) >= LONG_WORD])
 
 
 class FormatFinder:
-    """Immutable once built; may be shared between tasks and threads."""
+    """Finds keys. Immutable, so it can be shared between tasks and threads."""
 
     def __init__(self) -> None:
         self._formats = build_key_formats()
 
     def find(self, text: str, *, words: bytes) -> Iterator[Span]:
-        """Keys in the text. `words` are its long words."""
+        """Yield the keys in a text. `words` has its long words."""
         for key_format in self._candidates(text, words):
             yield from list_keys(key_format, text)
         if "-----BEGIN" in text:
@@ -56,7 +56,7 @@ class FormatFinder:
         formats = [each for each in self._formats.in_context for literal in each.literals if literal in text]
         if not words:
             return formats
-        if b"\\" in words:  # the `n` of a line feed in a string would look like the first letter of the next word
+        if b"\\" in words:  # the `n` of an escaped line feed would look like the first letter of the next word
             words = words.replace(b"\\n", b"  ").replace(b"\\r", b"  ").replace(b"\\t", b"  ")
         openings = self._formats.by_opening.keys() & set(_SEGMENT.findall(words))
         formats += dict.fromkeys(key_format for opening in openings for key_format in self._formats.by_opening[opening])
@@ -66,7 +66,7 @@ class FormatFinder:
 
 
 def list_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
-    """Every key of one format, whatever else is in the text."""
+    """Yield every key of one format."""
     group = "v" if "v" in key_format.regex.groupindex else 0
     for match in _matches(key_format, text):
         start, end = match.span(group)
@@ -75,7 +75,7 @@ def list_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
 
 
 def _word_end(text: str, end: int) -> int:
-    """The end of the word that a key ends in: a key written twice without a blank between is hidden whole."""
+    """Return the end of the word with the key's end, so that a key repeated without a space is hidden whole."""
     if text[end - 1 : end].isalnum() and (rest := _REST.match(text, end)):
         return rest.end()
     return end

@@ -1,7 +1,7 @@
-"""The event log on disk: one JSON record per line, one writer, nothing half written.
+"""The event log on disk: one JSON record per line and one writer.
 
-A record counts once its line feed is on disk. Opening repairs what a crash left behind the last whole record; damage
-before that is reported and never repaired.
+A record is complete once its line feed is written. Opening a log repairs an incomplete end; other damage is reported
+and never repaired.
 """
 
 import errno
@@ -24,44 +24,44 @@ FILE_NAME = "events.jsonl"
 _LOCK_NAME = "events.lock"
 _BLOCK = 65_536
 _FEEDS = 2
-"""The last whole record stands between two of them."""
+"""Number of line feeds around the last complete record."""
 _REBUILD = "`agent runs rebuild <run>` rebuilds the log from the journal"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class _Tail(Struct, frozen=True, kw_only=True):
-    """How a log ends."""
+    """The end of a log."""
 
     good_bytes: int = 0
     last_seq: int = 0
     last_line: bytes = b""
     torn: bytes = b""
-    """What follows the last line feed."""
+    """The bytes after the last line feed."""
 
 
 class LogPool:
-    """How many event logs of a process are open at a time: those that were written to last.
+    """Limits the open event logs of a process to the most recently written ones.
 
-    A run holds two descriptors for its log, and one process may drive more runs than it may have files open.
+    Each log has two descriptors, and a process may drive more runs than its limit of open files allows.
     """
 
-    def __init__(self, most_open: int = 128) -> None:
-        self._most_open = most_open
+    def __init__(self, max_open: int = 128) -> None:
+        self._max_open = max_open
         self._open: dict[JsonlSink, None] = {}
         """Least recently written first."""
         self._newest: JsonlSink | None = None
 
     def use(self, sink: "JsonlSink") -> None:
-        """Note that a log is open and written to now; the one that was not for the longest time rests."""
+        """Record that a log is being written to, and suspend the least recently written one if too many are open."""
         if sink is self._newest:
             return
         self._newest = sink
         self._open.pop(sink, None)
         self._open[sink] = None
-        if len(self._open) > self._most_open:
+        if len(self._open) > self._max_open:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            oldest.rest()
+            oldest.suspend()
 
     def forget(self, sink: "JsonlSink") -> None:
         self._open.pop(sink, None)
@@ -70,7 +70,7 @@ class LogPool:
 
 
 class JsonlSink:
-    """Appends records to `events.jsonl`. Holds a kernel lock, which goes away with the process."""
+    """Appends records to `events.jsonl`. It holds a file lock, which the kernel releases if the process dies."""
 
     def __init__(self, path: Path, *, descriptor: int, lock: BaseFileLock, fsync: bool, pool: LogPool) -> None:
         self._path = path
@@ -93,13 +93,12 @@ class JsonlSink:
         is_checked: bool = False,
         pool: LogPool | None = None,
     ) -> Self:
-        """Open for writing, making folder and file where they are missing, and repair a torn end.
+        """Open for writing, creating folder and file if missing, and repair an incomplete end.
 
-        With `take_over` a writer that still has it loses it: what it writes from now on is dropped. For those who
-        know by other means that it must not write any more. With `is_checked` the caller has gone through all of it:
-        only its end is looked at. Logs of one `pool` share its descriptors. Raises
-        `LogLocked` while another writer has it, `LogDamaged` for damage that is not at the end, `LogError` where the
-        file cannot be written.
+        `take_over` takes the log from another writer, whose later records are lost: only for callers that know it must
+        not write any more. `is_checked` skips the check of all but the end. Logs of one `pool` share its descriptors.
+        Raises `LogLocked` if another writer has the log, `LogDamaged` for damage before the end, `LogError` if the file
+        cannot be written.
         """
         lock = _take_lock(path) if not take_over else _take_over_lock(path)
         try:
@@ -118,11 +117,11 @@ class JsonlSink:
 
     @property
     def next_seq(self) -> int:
-        """The number that the next record must have."""
+        """The sequence number of the next record."""
         return self._last_seq + 1
 
     def write(self, record: EventRecord) -> None:
-        """Append one record. When it fails the log is as it was before."""
+        """Append one record. If that fails, the log is unchanged."""
         if self._is_closed:
             raise LogError(f"The event log '{self._path}' is closed")
         if self._descriptor < 0:
@@ -134,20 +133,20 @@ class JsonlSink:
         self._last_seq = record.seq
 
     def close(self) -> None:
-        """Give the log free. Closing twice is fine."""
+        """Release the log. Closing twice is allowed."""
         self._is_closed = True
         self._pool.forget(self)
-        self.rest()
+        self.suspend()
 
-    def rest(self) -> None:
-        """Give the descriptors back until the next record, and the lock with them."""
+    def suspend(self) -> None:
+        """Release the descriptors and the lock until the next record."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
         self._lock.release()
 
     def _open_again(self) -> None:
-        """After a rest. Raises `LogLocked` or `LogError` when another writer took the log over meanwhile."""
+        """Reopen a suspended log. Raises `LogLocked` or `LogError` if another writer took it over."""
         lock = _take_lock(self._path)
         try:
             descriptor = os.open(self._path, _FLAGS & ~os.O_CREAT)
@@ -156,10 +155,10 @@ class JsonlSink:
             raise _translate(error, self._path) from error
         self._lock, self._descriptor = lock, descriptor
         if os.fstat(descriptor).st_size != self._good_bytes:
-            self.rest()
+            self.suspend()
             raise LogError(
                 f"The event log '{self._path}' was changed by another process",
-                hint="The run goes on without it; " + _REBUILD,
+                hint="The run continues without it; " + _REBUILD,
             )
 
     def _append(self, line: bytes) -> None:
@@ -170,14 +169,14 @@ class JsonlSink:
             if self._fsync:
                 os.fsync(self._descriptor)
         except OSError as error:
-            self._take_back()
+            self._truncate()
             raise _translate(error, self._path) from error
         self._good_bytes += len(line)
 
-    def _take_back(self) -> None:
+    def _truncate(self) -> None:
         try:
             os.ftruncate(self._descriptor, self._good_bytes)
-        except OSError:  # the next opening cuts the rest off
+        except OSError:  # the next opening removes the rest
             return
 
     def _recover(self, clock: Clock, look: Callable[[BinaryIO, Path], _Tail]) -> None:
@@ -199,7 +198,7 @@ class JsonlSink:
 
 
 def read_events(path: Path) -> Iterator[EventRecord]:
-    """Every whole record, oldest first. What a crash left at the end is passed over; other damage is `LogDamaged`."""
+    """Yield every complete record, oldest first. Ignores an incomplete end. Raises `LogDamaged` for other damage."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -220,9 +219,9 @@ def read_events(path: Path) -> Iterator[EventRecord]:
 
 
 def scan_events(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The journal entry that each whole record tells of, with its line. Looks at the frame of a record alone.
+    """Yield the journal entry number and the line of each complete record, without validating payloads.
 
-    A fifth of the cost of `read_events`. Raises `LogDamaged` as that does, but for what a payload lacks.
+    It costs a fifth of `read_events`. Raises `LogDamaged` in the same cases, except for invalid payloads.
     """
     try:
         file = path.open("rb")
@@ -242,7 +241,7 @@ def scan_events(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class _Frame(TypedDict):
-    """What a record has around its payload."""
+    """The fields of a record without validation of its payload."""
 
     run_id: str
     event_type: str
@@ -272,7 +271,7 @@ def _is_frame(record: object) -> TypeGuard[_Frame]:
 def _take_lock(path: Path) -> BaseFileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # A run may be closed by another thread than the one that opened it.
+        # Not thread-local: a run may be closed by another thread than the one that opened it.
         lock = FileLock(path.with_name(_LOCK_NAME), timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False)
         lock.acquire()
     except Timeout as error:
@@ -289,7 +288,8 @@ def _take_over_lock(path: Path) -> BaseFileLock:
     try:
         return _take_lock(path)
     except LogLocked:
-        # The other one may be frozen in the middle of anything. It keeps its file; ours is a copy under the same name.
+        # The other writer may be frozen in the middle of a write. It keeps its file; ours is a copy under the same
+        # name.
         try:
             copy = path.with_name(f".{path.name}.part")
             copy.write_bytes(path.read_bytes())
@@ -316,7 +316,7 @@ def _scan(file: BinaryIO, path: Path) -> _Tail:
 
 
 def _read_tail(file: BinaryIO, path: Path) -> _Tail:
-    """The same from the end of the file backwards."""
+    """Read the tail backwards from the end of the file."""
     position, data = file.seek(0, os.SEEK_END), b""
     while position > 0 and data.count(b"\n") < _FEEDS:
         step = min(_BLOCK, position)
@@ -332,7 +332,7 @@ def _read_tail(file: BinaryIO, path: Path) -> _Tail:
 
 
 def _find_seq(line: bytes) -> int | None:
-    """The number of a whole record, None for anything else."""
+    """Return the sequence number of a complete record, or None."""
     try:
         record: object = from_json(line)
     except ValueError:
@@ -357,7 +357,7 @@ def _build_repair(path: Path, tail: _Tail, clock: Clock) -> EventRecord:
 def _damage(path: Path, number: int, offset: int, *, reason: str) -> LogDamaged:
     return LogDamaged(
         f"Line {number} of '{path}' (at byte {offset}) is damaged: {reason}",
-        hint=f"The records before it can still be read; {_REBUILD}",
+        hint=f"Earlier records can still be read; {_REBUILD}",
     )
 
 
@@ -365,12 +365,12 @@ _HINTS = {
     errno.ENOSPC: "Free some space on that disk, then resume the run",
     errno.EDQUOT: "Free some of your quota on that disk, then resume the run",
     errno.EFBIG: "The file reached the size limit of the process; raise it, then resume the run",
-    errno.EACCES: "Choose a folder that you may write to with `logging.jsonl_dir`",
-    errno.EPERM: "Choose a folder that you may write to with `logging.jsonl_dir`",
-    errno.EROFS: "Choose a folder that you may write to with `logging.jsonl_dir`",
-    errno.ENOTDIR: "Something on the way to the log is a file; choose another folder with `logging.jsonl_dir`",
-    errno.EEXIST: "Something on the way to the log is a file; choose another folder with `logging.jsonl_dir`",
-    errno.ELOOP: "The log is a symbolic link, which is not followed; remove it",
+    errno.EACCES: "Choose a writable folder with `logging.jsonl_dir`",
+    errno.EPERM: "Choose a writable folder with `logging.jsonl_dir`",
+    errno.EROFS: "Choose a writable folder with `logging.jsonl_dir`",
+    errno.ENOTDIR: "Part of the path is a file; choose another folder with `logging.jsonl_dir`",
+    errno.EEXIST: "Part of the path is a file; choose another folder with `logging.jsonl_dir`",
+    errno.ELOOP: "The log is a symbolic link, which is not followed; delete the link",
 }
 
 

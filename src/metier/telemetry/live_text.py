@@ -1,8 +1,8 @@
-"""Text that a user reads while it arrives: sanitised and without secrets, as early as nothing can change that.
+"""Streamed text for users, sanitized and without secrets, shown as early as possible.
 
-Held back is what later text could still turn into part of a secret: the word that is not complete, the value behind a
-secret name, a random word until its surroundings are known, the beginning of a known value, an unfinished private key.
-The rest is shown at once. What was shown stays as context, so the result is what `redact` makes of the whole text.
+It holds back text that could still become part of a secret: an incomplete word, the value after a secret name, a random
+word until its surroundings are known, the start of a known value, an unfinished private key. Shown text stays as
+context, so that the result equals `redact` of the whole text.
 """
 
 import re
@@ -14,14 +14,14 @@ from metier.telemetry.sanitize import SUSPECT, sanitize
 from metier.telemetry.values import MARK
 
 CONTEXT = 1_024
-"""Characters that were shown and are kept, because they may give away what follows."""
+"""Number of shown characters kept as context for the following text."""
 LIMIT = 16_384
-"""Characters that are held back at most; the rest of a secret that is longer is dropped."""
+"""Maximum number of characters held back; the rest of a longer secret is dropped."""
 
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _LONG_WORD = re.compile(r"[!-~]{15,}")
 _REACH = 40
-"""How far behind a random word its surroundings count, and a little more."""
+"""Number of characters after a random word that are needed to judge it, with a margin."""
 _WORD_REST = re.compile(r"""[^\s"'`<>]*""")
 _PROSE = re.compile(r"""["'(*_`\[]{0,3}[A-Za-z]?[a-z]{0,13}(?:'[a-z]{0,2})?[,.;:!?)*_`"]{0,3}""")
 _SIGNS = "\"'(*_`["
@@ -30,15 +30,15 @@ _FINISHED = re.compile("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b[()*+][0-
 
 
 class LiveText:
-    """One stream of text. `feed` and `pause` give what can be shown by now, `close` the rest."""
+    """One stream of text. `feed` and `pause` return the text that can be shown, `close` the rest."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._raw = ""
-        """What cannot be sanitised yet: it may be the beginning of a sequence."""
+        """Text that cannot be sanitized yet, because it may be the start of a sequence."""
         self._window = ""
         self._shown = 0
-        """How much of the window was given back; it is kept as context."""
+        """Number of characters of the window that were shown and are kept as context."""
         self._dropping: re.Pattern[str] | None = None
 
     @property
@@ -52,7 +52,7 @@ class LiveText:
         return self._take(clean)
 
     def pause(self) -> str:
-        """Nothing came for a moment: a word that so far is a word of prose is shown."""
+        """Show an incomplete word of prose, called when no text arrives for a moment."""
         held = self._window[self._shown :]
         word = self._window[_get_word(self._window) :]
         if not _is_prose(word) or len(held) > len(word) or self._redactor.may_begin_value(self._window):
@@ -84,7 +84,7 @@ class LiveText:
         return self._force(spans)
 
     def _get_open(self, spans: list[Span], *, word: bool = True) -> int:
-        """Where the first thing begins that later text may change; never before what was shown."""
+        """Return the position of the first text that later text may change; never before the shown part."""
         window = self._window
         found = [self._redactor.get_open(window), _get_address(window)]
         if word:
@@ -97,7 +97,7 @@ class LiveText:
         return cut
 
     def _list_recent_words(self) -> list[re.Match[str]]:
-        """Long words with a digit whose surroundings are not known yet."""
+        """List long words with a digit whose surroundings are not known yet."""
         window = self._window
         line = window.rfind("\n") + 1
         return [
@@ -107,7 +107,7 @@ class LiveText:
         ]
 
     def _get_key(self) -> int:
-        """The beginning of a private key whose end has not come."""
+        """Return the start of an unfinished private key."""
         begin = self._window.rfind("-----BEGIN ")
         header = PEM_BEGIN.match(self._window, begin) if begin >= 0 else None
         return header.end() if header and is_open_key(self._window, begin) else len(self._window)
@@ -152,25 +152,25 @@ class LiveText:
 
 
 def _get_word(text: str) -> int:
-    """Where the word begins that the text ends in; its end where it ends in a blank, or in other letters than ASCII."""
+    """Return the start of the word at the end of the text, or the end if the text ends in a space or non-ASCII."""
     return len(text.rstrip(_PRINTABLE))
 
 
 def _get_address(text: str) -> int:
-    """The same for an address, which may have any letters in it."""
+    """Return the start of an address at the end of the text, which may have non-ASCII letters."""
     start = max(text.rfind(blank) for blank in " \n\t") + 1
     return start if "://" in text[start:] else len(text)
 
 
 def get_whole(text: str) -> int:
-    """How much of a text can be sanitised before the rest of it is known."""
+    """Return the length of the prefix that can be sanitized before the rest is known."""
     end = _get_sequence(text)
     # A line feed joins nothing, neither what is before it nor what follows.
     if end and text[end - 1] == "\n":
         return end
     if end and text[end - 1].isascii() and text[end - 1].isprintable() and text[end - 1] not in "0123456789#*":
         return end
-    # Between two ordinary characters: what joins emoji and letters needs what stands before it.
+    # Split between two ordinary characters: joiners of emoji and letters depend on the character before them.
     at = end - 1
     while at > 0 and (SUSPECT.match(text[at]) or SUSPECT.match(text[at - 1])):
         at -= 1
@@ -178,7 +178,7 @@ def get_whole(text: str) -> int:
 
 
 def _get_sequence(text: str) -> int:
-    """Where a terminal sequence begins that is not complete; the end of the text where there is none."""
+    """Return the start of an incomplete terminal sequence, or the end of the text."""
     for match in _UNFINISHED.finditer(text):
         if not _FINISHED.match(match[0]):
             return match.start()

@@ -1,6 +1,6 @@
-"""Formats of keys that vendors hand out, each with a prefix tight enough to leave ordinary text alone. Data only.
+"""Key formats of vendors, with prefixes specific enough to not match ordinary text. Data only.
 
-Every expression starts where a word starts and repeats one character class, so that matching stays linear.
+Every expression starts at the start of a word and repeats one character class, so that matching is linear.
 """
 
 import functools
@@ -8,22 +8,20 @@ import re
 from typing import NamedTuple
 
 LONG_WORD = 15
-"""Every format that is one word has at least as many characters."""
+"""Minimum length of every format that is one word."""
 
 
 class KeyFormat(NamedTuple):
-    """One format."""
-
     kind: str
     literals: tuple[str, ...]
-    """One of them begins the match, unless the format is not anchored."""
+    """Every match starts with one of them, if the format is anchored."""
     expression: str
-    """Group `v` is the secret, or the whole match where there is no such group."""
+    """Group `v`, or else the whole match, is the secret."""
     anchored: bool = True
 
     @property
     def regex(self) -> re.Pattern[str]:
-        """Compiled when the format is first met: most processes meet few of them."""
+        # Compiled on first use: most processes need few of them.
         return _compile(self.expression)
 
 
@@ -34,7 +32,7 @@ def _compile(expression: str) -> re.Pattern[str]:
 
 _WORD_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
-"""Where a word starts, also after the `\\n` of a string inside a string."""
+"""The start of a word, also after an escaped line feed."""
 _LONE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _END = r"(?![A-Za-z0-9])"
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -186,7 +184,7 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("grafana", ("eyJrIjoi",), r"[A-Za-z0-9]{60,}={0,3}"),
     ("telnyx", ("KEY",), r"[0-9A-Z]{32}_[A-Za-z0-9]{22}" + _END),
 )
-"""Kind, prefixes, and what follows one of the prefixes."""
+"""Kind, prefixes, and the expression after a prefix."""
 
 _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("mailersend", ("mlsn.",), _START + r"mlsn\.[a-f0-9]{64}" + _END),
@@ -222,7 +220,7 @@ _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
         _START + r"[spr]k-(?:(?=[A-Za-z_-]{0,64}+\d)[A-Za-z0-9_-]{16,}|[A-Za-z0-9]{20,})",
     ),
 )
-"""Kind, the literals that begin the match, and the whole expression."""
+"""Kind, literals at the start of a match, and the whole expression."""
 
 _IN_CONTEXT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
@@ -276,7 +274,7 @@ _IN_CONTEXT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("password-hash", ("$argon2", "$y$"), r"\$(?:argon2(?:id|i|d)|y)\$(?P<v>[A-Za-z0-9+/.=,$]{40,})"),
     ("sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
 )
-"""Secrets that the text around them gives away: kind, the literals that begin the match, and the whole expression."""
+"""Secrets identified by their context: kind, literals at the start of a match, and the whole expression."""
 
 _INSIDE: tuple[tuple[bytes, str, str], ...] = (
     (rb"\.atlasv1\.", "terraform", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
@@ -303,31 +301,30 @@ _INSIDE: tuple[tuple[bytes, str, str], ...] = (
     (rb"\.[a-f0-9]{64}", "airtable", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
     (rb"\.[a-f0-9]{24}\.", "harness", r"[ps]at\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}"),
 )
-"""A sign among the long words, which begins with a fixed character so that it is found quickly, kind, and the
-expression after the start of a word."""
+"""A marker within the long words that is fast to find, kind, and the expression after the start of a word."""
 
 _AMONG_SIGNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("google", ("1//0",), _START + r"1//0[A-Za-z0-9_-]{40,}"),
 )
-"""Kind, literals that begin the match and are no words, and the whole expression."""
+"""Kind, literals at the start of a match that are not words, and the whole expression."""
 
 
 class KeyFormats(NamedTuple):
-    """Every known format, by what text must contain for it."""
+    """All formats, by the text that must be present to try them."""
 
     by_opening: dict[bytes, tuple[KeyFormat, ...]]
-    """Formats that are one long word, by its first four characters."""
+    """Formats of one long word, by its first four characters."""
     in_context: tuple[KeyFormat, ...]
-    """Formats that an address or a command gives away; searched for in every text."""
+    """Formats identified by an address or a command; tried on every text."""
     among_signs: tuple[KeyFormat, ...]
-    """Formats that no word begins; looked for where there are long words at all."""
+    """Formats that don't start with a word; tried if there are long words."""
     inside: tuple[tuple[re.Pattern[bytes], KeyFormat], ...]
-    """Formats whose first characters say nothing, each with a sign that must be among the long words."""
+    """Formats without a specific prefix, each with a marker that must occur in the long words."""
 
 
 @functools.cache
 def build_key_formats() -> KeyFormats:
-    """The table by what a key begins with. Always the same, and long: made once in a process."""
+    """Build the tables of formats, once per process."""
     by_opening: dict[bytes, tuple[KeyFormat, ...]] = {}
     for key_format in _word_formats():
         for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
@@ -344,7 +341,7 @@ def build_key_formats() -> KeyFormats:
 
 @functools.cache
 def list_literals() -> frozenset[str]:
-    """What any key begins with, or what stands before one."""
+    """List the prefixes of all keys and of their contexts."""
     formats = build_key_formats()
     in_words = (each for row in formats.by_opening.values() for each in row)
     known = [*formats.among_signs, *in_words, *formats.in_context]
@@ -360,7 +357,7 @@ def _word_formats() -> list[KeyFormat]:
 
 
 def _openings(literal: str) -> list[bytes]:
-    """The first four characters that a key with this prefix may have."""
+    """List the possible first four characters of a key with this prefix."""
     openings = [literal[:4]]
     if len(literal) == 2:
         openings = [literal + digit for digit in "0123456789abcdefABCDEFx"]

@@ -1,25 +1,25 @@
-"""Takes secrets out of text: known values in common encodings, vendor key formats, values behind secret names.
+"""Redaction of secrets: known values in common encodings, vendor key formats, values of secret names, random words.
 
-What is found is replaced by `***REDACTED***`; names in front of values stay. Text without a secret comes back as the
-same object. Nothing here remembers or shows a value.
+Secrets are replaced by `***REDACTED***`; names in front of values stay. Text without a secret is returned as the same
+object. Nothing here stores or shows a value.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from metier.telemetry.exact import ESCAPES, MIN_LENGTH, build_needles
+from metier.telemetry.entropy import list_random_words
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, get_long_words
-from metier.telemetry.names import NameRules, list_name_places, lower_ascii
+from metier.telemetry.known_values import ESCAPES, MIN_LENGTH, build_needles
 from metier.telemetry.patterns import LONG_WORD
-from metier.telemetry.random_words import list_random_words
+from metier.telemetry.secret_names import NameRules, list_name_places, lower_ascii
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 
 class Finding(NamedTuple):
-    """Where a secret is and how it was recognised; never the secret."""
+    """The position and the kind of a secret, never the secret itself."""
 
     kind: str
     start: int
@@ -34,16 +34,16 @@ _MIN_SECRET_NUMBER = 6
 def build_redactor(
     *, values: Iterable[str] = (), names: Iterable[str] = (), generic_names: bool = True, random_words: bool = True
 ) -> "Redactor":
-    """A redactor for these exact values and configured names.
+    """Build a redactor for these exact values and configured names.
 
-    Without `generic_names`, `password=…` stays; without `random_words`, what is recognised only by its randomness.
+    Without `generic_names`, `password=…` stays; without `random_words`, so do words that are merely random.
     """
     rules = NameRules(names=tuple(names), generic=generic_names)
     return Redactor(needles=build_needles(values), names=rules, random_words=random_words)
 
 
 class Redactor:
-    """Immutable once built; may be shared between tasks and threads."""
+    """Removes secrets from text and JSON values. Immutable, so it can be shared between tasks and threads."""
 
     def __init__(self, *, needles: tuple[str, ...], names: NameRules, random_words: bool = True) -> None:
         self._needles = needles
@@ -55,28 +55,28 @@ class Redactor:
         self._short_hints = tuple(hint.decode() for hint in hints if len(hint) < LONG_WORD)
 
         self._spread = tuple(needle for needle in needles if not needle.isascii() or needle.split() != [needle])
-        """Values that are no single word."""
+        """Values that are not a single word."""
         self.longest_value = len(needles[0]) if needles else 0
-        """Characters of the longest exact form; a stream holds back at least as many."""
+        """Length of the longest form; a stream holds back at least as much."""
         self.longest_lines = max((len(needle) for needle in needles if "\n" in needle), default=0)
-        """The same for forms of more than one line."""
+        """Length of the longest form with several lines."""
 
     def redact(self, text: str) -> str:
-        """The text without its secrets; the same object if it had none."""
+        """Redact a text. Return the same object if it has no secrets."""
         spans = self.spans(text)
         return _replace(text, spans) if spans else text
 
     def redact_known(self, text: str) -> str:
-        """The text without the exact values alone."""
+        """Redact only the known values."""
         spans = _merge(list(self._find_known(text)))
         return _replace(text, spans) if spans else text
 
     def find(self, text: str) -> tuple[Finding, ...]:
-        """What `redact` would take out, in order, without overlaps."""
+        """Return the secrets that `redact` would replace, in order, without overlaps."""
         return tuple(Finding(span.kind, span.start, span.end) for span in self.spans(text))
 
     def redact_value(self, value: Json) -> Json:
-        """A JSON value without its secrets, at any depth; a secret key name makes its strings secret."""
+        """Redact a JSON value at any depth. The strings under a secret key are secrets."""
         match value:
             case str():
                 return self.redact(value)
@@ -91,11 +91,11 @@ class Redactor:
         return self.hide(value) if self.covers(key) else self.redact_value(value)
 
     def stream(self) -> "RedactionStream":
-        """For text that comes in chunks: a secret across their ends is still found."""
+        """Open a stream for text in chunks, which finds secrets across chunk boundaries."""
         return RedactionStream(self)
 
     def spans(self, text: str) -> list[Span]:
-        """Where secrets are, in order, without overlaps."""
+        """Return the positions of secrets, in order, without overlaps."""
         if len(text) < MIN_LENGTH:
             return []
         words = get_long_words(text.encode("utf-8", "surrogatepass"))
@@ -110,21 +110,21 @@ class Redactor:
         return _merge(found) if found else found
 
     def covers(self, name: str) -> bool:
-        """Is this the name of a secret?"""
+        """Return True for the name of a secret."""
         return self._names.covers(name)
 
     def get_open(self, text: str) -> int:
-        """Where the first value begins that later text may turn into a secret; the end of the text where none does."""
+        """Return the start of the first value that later text may turn into a secret, or the end of the text."""
         lowered = lower_ascii(text)
         named = self._names.get_open(text, lowered, list_name_places(lowered))
         return min(named, _get_begun(text, self._spread))
 
     def may_begin_value(self, text: str) -> bool:
-        """True where the end of the text is the beginning of a known value."""
+        """Return True if the text ends with the start of a known value."""
         return _get_begun(text, self._needles) < len(text)
 
     def hide(self, value: Json) -> Json:
-        """The value behind a secret name: nothing of it shows unless it is an ordinary word."""
+        """Redact the value of a secret name, unless it is an ordinary word."""
         match value:
             case str():
                 harmless = not value.strip() or is_ordinary_word(value) or is_code_or_placeholder(value, quoted=True)
@@ -139,7 +139,7 @@ class Redactor:
                 return self.redact_value(value)
 
     def _may_hold_known(self, text: str, words: bytes) -> bool:
-        """A quick look for the longest plain part of each form; only long words can hold a long one."""
+        # A cheap test for the longest plain part of each form; only long words can contain a long one.
         for hint in self._short_hints:
             if hint in text:
                 return True
@@ -158,11 +158,10 @@ class Redactor:
 
 
 class RedactionStream:
-    """Redacts text that comes in chunks. What it gives back is what `redact` makes of the whole text.
+    """Redacts text in chunks. The result equals `redact` of the whole text.
 
-    It holds back the last line, an unfinished private key, and as much as the longest value of several lines. Of a
-    line or key without end it holds back `LIMIT` characters; what follows an unfinished secret there is dropped
-    until the next blank or quote.
+    It holds back the last line, an unfinished private key, and the length of the longest value with several lines, up
+    to `LIMIT` characters. Beyond that, the rest of an unfinished secret is dropped up to the next space or quote.
     """
 
     LIMIT = 65_536
@@ -173,17 +172,17 @@ class RedactionStream:
         self._held = ""
         self._dropping: re.Pattern[str] | None = None
         self._waits_for_key = False
-        """What is held begins with a private key whose end has not come."""
+        """True if the held text starts with an unfinished private key."""
         self._shown = 0
         self._found: list[Finding] = []
 
     def take_found(self) -> tuple[Finding, ...]:
-        """What was found since the last call, placed in the text that was given back so far."""
+        """Return the findings since the last call, with positions in the text returned so far."""
         found, self._found = tuple(self._found), []
         return found
 
     def feed(self, chunk: str) -> str:
-        """What can be shown by now."""
+        """Add a chunk and return the text that can be shown."""
         self._held += chunk
         self._drop()
         if self._dropping or (len(self._held) <= self._limit and self._is_waiting(chunk)):
@@ -196,14 +195,14 @@ class RedactionStream:
         return self._emit(cut, spans)
 
     def close(self) -> str:
-        """The rest. The stream is empty afterwards."""
+        """Return the rest and empty the stream."""
         self._drop()
         if self._dropping:
             self._held, self._dropping = "", None
         return self._emit(len(self._held), self._redactor.spans(self._held))
 
     def _is_waiting(self, chunk: str) -> bool:
-        """True where the chunk completes nothing: no line, and not the private key that is held."""
+        """Return True if the chunk completes neither a line nor the held private key."""
         if "\n" not in chunk:
             return True
         known = len(self._held) - len(chunk) - len("-----END")
@@ -215,7 +214,7 @@ class RedactionStream:
         )
 
     def _safe_cut(self) -> int:
-        """The end of the last line that nothing later can change."""
+        """Return the end of the last line that later text can't change."""
         reach = self._redactor.longest_lines
         cut = self._held.rfind("\n", 0, max(0, len(self._held) - reach) if reach else None) + 1
         begin = self._held.rfind("-----BEGIN ", 0, cut)
@@ -225,7 +224,7 @@ class RedactionStream:
         return cut
 
     def _force(self, spans: list[Span]) -> str:
-        """A line without end: cut where no word is split, or drop the rest of a secret that continues."""
+        """Split an overlong line between words, or drop the rest of a secret that continues."""
         overlap = self._limit // 4
         last = spans[-1] if spans else None
         if last and last.end == len(self._held) and last.start < len(self._held) - overlap:
@@ -280,7 +279,7 @@ def _replace(text: str, spans: list[Span]) -> str:
 
 
 def _settle(cut: int, spans: list[Span]) -> int:
-    """Moved back so that no finding, with what gives it away, is on both sides."""
+    """Move a split position back so that it splits no secret from its context."""
     for span in reversed(spans):
         if span.context < cut < span.end:
             cut = span.context
@@ -288,7 +287,7 @@ def _settle(cut: int, spans: list[Span]) -> int:
 
 
 def is_open_key(text: str, begin: int) -> bool:
-    """True where a private key begins and its end has not come yet."""
+    """Return True if a private key starts here and is unfinished."""
     header = text.index("-----", begin + 5) + 5
     body = PEM_BODY.match(text, header)
     end = body.end() if body else header
@@ -296,7 +295,7 @@ def is_open_key(text: str, begin: int) -> bool:
 
 
 def _get_begun(text: str, needles: tuple[str, ...]) -> int:
-    """Where the end of the text is the beginning of a needle."""
+    """Return the position from which the text is the start of a needle, or its end."""
     found = len(text)
     for needle in needles:
         at = text.find(needle[0], max(0, len(text) - len(needle) + 1), found)
@@ -309,7 +308,7 @@ def _get_begun(text: str, needles: tuple[str, ...]) -> int:
 
 
 def _merge(spans: list[Span]) -> list[Span]:
-    """In order, overlapping and touching ones joined; the kind of the earliest stays."""
+    """Sort and join overlapping and adjacent spans, keeping the kind of the first."""
     merged: list[Span] = []
     for span in sorted(span for span in spans if span.end > span.start):
         last = merged[-1] if merged else None
@@ -321,7 +320,7 @@ def _merge(spans: list[Span]) -> list[Span]:
 
 
 def _hint(needle: str) -> bytes:
-    """The longest part of a needle that stays as it is in UTF-8 and in JSON; one for all needles that are escapes."""
+    """Return the longest part of a needle that is the same in UTF-8 and JSON, or the common prefix of escapes."""
     if needle.startswith(ESCAPES):
         return needle[:2].encode()
     return max(_PLAIN.findall(needle.encode("utf-8", "surrogatepass")), key=len, default=b"")

@@ -1,10 +1,9 @@
-"""Makes outside text safe to show and to store: nothing in it can drive a terminal, hide, or fake a line.
+"""Sanitization of outside text: it can't control a terminal, hide characters or fake a line.
 
-What is removed: complete terminal sequences (colours, cursor moves, hyperlinks; a link keeps its text). What is shown
-as a visible escape such as `\\x1b` or `\\u202e`: every other control, bidi and invisible character, unfinished
-sequences, lone surrogates. Sequences that carry a message for the terminal (clipboard, title, device control) leave a
-visible trace without the message. Joiners and selectors stay where a script or an emoji needs them. Sanitising twice
-changes nothing.
+Complete terminal sequences (colors, cursor moves, hyperlinks) are removed; a hyperlink keeps its text. Every other
+control, bidi and invisible character, unfinished sequence and lone surrogate becomes a visible escape such as `\\x1b`
+or `\\u202e`. Sequences with a message for the terminal (clipboard, title, device control) leave a visible trace without
+the message. Joiners and selectors stay if a script or an emoji needs them. Sanitizing is idempotent.
 """
 
 import re
@@ -23,7 +22,7 @@ _HAN = "\u2e80-\u2fff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 SUSPECT = re.compile(f"[{_UNSAFE}]")
 _PARTS = re.compile(
-    # Starts with one character class, which the engine finds quickly; what follows says what that character is part of.
+    # One character class first, which the engine finds quickly; the groups after it classify the character.
     f"[{_UNSAFE}](?:"
     "(?P<keep>"
     f"(?<=[0-9#*]\ufe0f)\u20e3|(?<=[{_EMOJI}][\ufe0e\ufe0f])"
@@ -47,25 +46,23 @@ _CONTROLS = bytes(
 
 
 def sanitize(text: str) -> str:
-    """Text of several lines: line feeds and tabs stay, CR LF becomes LF, a lone CR becomes visible."""
+    """Sanitize text with several lines: line feeds and tabs stay, CR LF becomes LF, a lone CR becomes visible."""
     return _PARTS.sub(_show, text) if _is_suspect(text) else text
 
 
 def reveal(text: str) -> str:
-    """Text that will be executed or written: as `sanitize`, but terminal sequences become visible, not removed.
-
-    A shell takes the characters of a sequence for a part of the line: `\\x1b]0; rm x #\\x07` runs `rm`.
-    """
+    """Sanitize text that will be executed or written: terminal sequences become visible instead of being removed."""
+    # A shell executes the characters of a sequence: `\x1b]0; rm x #\x07` runs `rm`.
     return _PARTS.sub(_show_all, text) if _is_suspect(text) else text
 
 
 def sanitize_line(text: str) -> str:
-    """Text for one line: line feeds and tabs become visible too, so that it cannot fake another line."""
+    """Sanitize text for one line: line feeds and tabs become visible too, so that it can't fake another line."""
     return sanitize(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def escape_json(text: str) -> str:
-    """JSON text whose control, bidi and invisible characters are written as JSON escapes, so that it means the same."""
+    """Replace control, bidi and invisible characters of JSON text with JSON escapes, which mean the same."""
     return text if text.isascii() and "\x7f" not in text else SUSPECT.sub(_escape_in_json, text)
 
 
@@ -78,7 +75,7 @@ def _escape_in_json(match: re.Match[str]) -> str:
 
 
 def _is_suspect(text: str) -> bool:
-    """Most text is ASCII without control characters; a table finds that out several times faster than an expression."""
+    # Most text is ASCII without control characters: a translation table checks that several times faster than a regex.
     if text.isascii():
         return b"!" in text.encode().translate(_CONTROLS)
     return SUSPECT.search(text) is not None

@@ -1,4 +1,4 @@
-"""From payloads to sinks: numbers, stamps, cleans and hands on events. A broken sink never stops a run."""
+"""Event writer, cleaner and sinks: payloads are numbered, cleaned and written. A failing sink never stops a run."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -23,12 +23,12 @@ from metier.values import MadeHere, has_mark
 _SHORT = 512
 _MAX_KNOWN = 2048
 MAX_CLEANERS = 4
-"""Kept at the same time, each for one set of secrets."""
+"""Maximum number of cached cleaners, each for one set of secrets."""
 _SILENT: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
 
 
 class Sink(Protocol):
-    """Where events go. Gets each record once, in order; raises `LogError` or `OSError` when it cannot take it."""
+    """A destination of events. It gets each record once, in order, and raises `LogError` or `OSError` if it fails."""
 
     def write(self, record: EventRecord) -> None: ...
 
@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 
 class FanOut:
-    """Hands each record to every sink. One that fails is switched off and reported once; the others continue."""
+    """Writes each record to every sink. A failing sink is disabled and reported once; the others continue."""
 
     def __init__(self, sinks: Iterable[Sink], *, report: Callable[[str], None]) -> None:
         self._sinks = list(sinks)
@@ -44,7 +44,7 @@ class FanOut:
 
     @property
     def active(self) -> tuple[Sink, ...]:
-        """The sinks that still take records."""
+        """The sinks that have not failed."""
         return tuple(self._sinks)
 
     def write(self, record: EventRecord) -> None:
@@ -54,7 +54,7 @@ class FanOut:
                 sink.write(record)
             except (LogError, OSError, ValueError) as error:
                 failed.append(sink)
-                self._report(f"{type(sink).__name__} is switched off: {error}")
+                self._report(f"{type(sink).__name__} is disabled: {error}")
         for sink in failed:
             self._sinks.remove(sink)
 
@@ -68,14 +68,14 @@ class FanOut:
 
 
 class Cleaner:
-    """Sanitises and redacts the strings of a payload, once, before any sink sees them; long bodies become summaries."""
+    """Sanitizes and redacts the strings of a payload and summarizes long bodies, before any sink gets them."""
 
     def __init__(self, redactor: Redactor, *, sanitize_control_chars: bool = True, keeps_bodies: bool = False) -> None:
         self._redactor = redactor
         self._sanitize = sanitize_control_chars
         self._keeps_bodies = keeps_bodies
         self._harmless: set[str] = set()
-        """Short strings that were found clean: names of tools, words of status, which most events repeat."""
+        """Short strings known to be clean, such as tool names and statuses, which most events repeat."""
         self._ordinary: set[str] = set()
         """Those among them that are the name of no secret."""
         self._speaking: dict[type[Struct], tuple[str, ...]] = {}
@@ -88,7 +88,8 @@ class Cleaner:
         return cleaned if self._keeps_bodies else summarize_bodies(cleaned)
 
     def text(self, text: str) -> str:
-        """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
+        """Clean a text."""
+        # Sanitize first, or color codes inside a secret would hide it from redaction.
         if text in self._harmless:
             return text
         cleaned = self._redactor.redact(self._safe(text))
@@ -100,7 +101,7 @@ class Cleaner:
         return cleaned
 
     def value(self, value: JsonValue) -> JsonValue:
-        """The same for a JSON value; what stands behind a secret name goes too."""
+        """Clean a JSON value, including the values of secret names."""
         match value:
             case str():
                 return self.text(value)
@@ -128,7 +129,7 @@ class Cleaner:
 
     def _model[V: Struct](self, value: V) -> V:
         kind = type(value)
-        names = self._speaking.get(kind)
+        names = self._text_fields.get(kind)
         if names is None:
             names = self._speaking[kind] = _list_speaking(kind)
         changed: dict[str, object] = {}
@@ -186,7 +187,7 @@ def _is_silent(kind: object) -> bool:
 
 
 class RunScope(Struct, frozen=True, kw_only=True):
-    """What all records of one run have in common."""
+    """Common fields of all records of a run."""
 
     run_id: str
     trace_id: str
@@ -194,7 +195,7 @@ class RunScope(Struct, frozen=True, kw_only=True):
 
 
 class EventWriter:
-    """Turns payloads into numbered records of one run and hands them to a sink. One writer per run."""
+    """Writes payloads as numbered records of one run. Each run has one writer."""
 
     def __init__(
         self, sink: Sink, cleaner: Cleaner, *, scope: RunScope, clock: Clock, ids: Ids, next_seq: int = 1
@@ -210,7 +211,7 @@ class EventWriter:
         return self._clock.now()
 
     def emit(self, payload: Payload, *, entry: int = 0, turn: int = 0, skill: str = "") -> EventRecord:
-        """Record one event, in the span of what it tells of. `turn` is the run's, where the payload names none."""
+        """Write one event in its span. `turn` is the default for payloads without a turn."""
         span = get_span(payload, self._scope.run_id)
         own: object = getattr(payload, "turn", None)
         record = EventRecord(
@@ -237,16 +238,16 @@ class EventWriter:
 
 
 def build_cleaner(options: LoggingOptions, redactor: Redactor) -> Cleaner:
-    """The cleaner that the settings ask for, with the redactor of the host."""
+    """Build the cleaner of the settings, with the host's redactor."""
     return _build_cleaner(redactor, options.sanitize_control_chars, options.debug_llm_bodies)
 
 
 @lru_cache(maxsize=MAX_CLEANERS)
 def _build_cleaner(redactor: Redactor, sanitizes: bool, keeps_bodies: bool) -> Cleaner:  # noqa: FBT001
-    """One for all runs of a process: what it found harmless in one it knows in the next."""
+    # Shared by all runs of a process, so that they share the strings known to be clean.
     return Cleaner(redactor, sanitize_control_chars=sanitizes, keeps_bodies=keeps_bodies)
 
 
 def get_redaction_mode(options: LoggingOptions) -> RedactionMode:
-    """What records say of themselves: `full` where values behind generic secret names are kept."""
+    """Return the mode noted in records: `full` if values of generic secret names are not redacted."""
     return "redacted" if options.redact_secrets else "full"

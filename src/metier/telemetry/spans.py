@@ -1,10 +1,9 @@
-"""Which span an event belongs to, and which span that is part of: run, turn, model call, step, skill, question. Pure.
+"""The span of an event and its parent: run, turn, model call, step, skill, question. Pure.
 
-Ids follow from the run and from what the event tells of: a start and its end share one, in whichever process each was
-written, before and after a resume.
+Ids are derived from the run and the event's subject, so a start and its end share one, in any process and after a
+resume.
 """
 
-import hashlib
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from msgspec.structs import asdict
 
 from metier.events.model import LlmRequestMeta
 from metier.events.payload import Payload
+from metier.telemetry.otel.trace_context import build_span_id
 
 _MODEL_CALLS = frozenset({"llm_request_sent", "llm_response_received", "llm_retry_scheduled", "llm_request_failed"})
 _SKILLS = frozenset({"skill_invocation_started", "skill_invocation_finished"})
@@ -22,7 +22,7 @@ RUN = "run"
 class Span(NamedTuple):
     id: str
     parent: str
-    """Empty for the span of the run itself."""
+    """Empty for the run's own span."""
 
 
 def get_span(payload: Payload, run_id: str) -> Span:
@@ -51,5 +51,4 @@ def _name(payload: Payload) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def _build_id(run_id: str, name: str) -> str:
-    """The size that W3C trace context asks for."""
-    return hashlib.sha256(f"{run_id}/{name}".encode()).hexdigest()[:16]
+    return build_span_id(run_id, name)

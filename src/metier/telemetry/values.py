@@ -1,4 +1,4 @@
-"""What the value behind a secret name is: a secret, or code, a placeholder, an ordinary word. Pure."""
+"""Classification of the values of secret names: secret, code, placeholder or ordinary word. Pure."""
 
 import re
 
@@ -6,7 +6,7 @@ MARK = "***REDACTED***"
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text, for tables that are easier to read as one."""
+    """Split a text into a set of words, for readable tables."""
     return frozenset(text.split())
 
 
@@ -48,12 +48,12 @@ _FAKE = re.compile(r"(?i)\A(?:your|my|insert|enter|put|add|replace|example|dummy
 
 
 def is_ordinary_word(value: str) -> bool:
-    """True for words that documentation and code put where a secret would be."""
+    """Return True for words that documentation and code use in place of a secret."""
     return value.lower().strip("!?:,. ") in _ORDINARY
 
 
 def is_code_or_placeholder(value: str, *, quoted: bool) -> bool:
-    """True where a value stands for a secret and is not one."""
+    """Return True for code and placeholders in place of a secret."""
     if MARK in value or value.endswith(("...", "…")) or _PLACEHOLDER.match(value) or _TEMPLATE.search(value):
         return True
     if _FAKE.search(value) and not any(character.isdigit() for character in value):
@@ -64,7 +64,7 @@ def is_code_or_placeholder(value: str, *, quoted: bool) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """True where a value has what words of a sentence do not: digits among letters, mixed case, odd signs."""
+    """Return True for text unlike prose: letters with digits, mixed case, or unusual punctuation."""
     if len(value) < 6:
         return False
     letters = _LETTER.search(value) is not None

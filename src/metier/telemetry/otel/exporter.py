@@ -1,7 +1,7 @@
-"""The seam to the OpenTelemetry SDK: the only module that imports it, and only where traces are exported.
+"""The adapter to the OpenTelemetry SDK: the only module that imports it, and only loaded if traces are exported.
 
-Spans are given to the SDK finished, with their own ids and times; batching, retries, compression, headers, sampling
-and the resource are the SDK's, with its `OTEL_*` variables.
+The SDK gets finished spans with their own ids and times. Batching, retries, compression, headers, sampling and the
+resource are the SDK's, configured by its `OTEL_*` variables.
 """
 
 import logging
@@ -30,84 +30,84 @@ from metier.telemetry.otel.span import Span
 from metier.version import __version__
 
 FLUSH_SECONDS = 5.0
-"""How long the end of a command waits for a receiver that does not answer."""
+"""Time limit for the last export when a command ends."""
 _QUOTED_CHARACTERS = 120
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
 _SCOPE = InstrumentationScope(names.SCOPE, __version__, names.SCHEMA_URL)
 
 
-class _Complaints(logging.Handler):
-    """Keeps the first thing that the SDK says about an export that failed; it logs, and raises nothing."""
+class _FailureHandler(logging.Handler):
+    """Reports the first failed export. The SDK only logs failures and raises nothing."""
 
     def __init__(self, endpoint: str, report: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._endpoint = endpoint
         self._report = report
-        self.is_told = False
+        self.has_failed = False
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        if not self.is_told:
-            self.is_told = True
-            why = one_line(record.getMessage(), _QUOTED_CHARACTERS)
-            self._report(f"Traces are not exported to {self._endpoint}: {why}")
+        if not self.has_failed:
+            self.has_failed = True
+            reason = one_line(record.getMessage(), _QUOTED_CHARACTERS)
+            self._report(f"Traces are not exported to {self._endpoint}: {reason}")
 
 
-def _find_endpoint() -> str:
-    """As the specification of the exporter has it: the address of traces, or their path below the common one."""
+def _get_endpoint() -> str:
+    """Return the address for traces, or their path under the common address, as in the exporter's specification."""
     common = os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or "http://localhost:4318"
     return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or f"{common.removesuffix('/')}/v1/traces"
 
 
 class OtlpExporter:
-    """Sends spans, and what they come to as metrics, to the endpoint that the environment names."""
+    """Sends spans, and metrics computed from them, to the endpoint of the environment."""
 
     def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
         logger = logging.getLogger("opentelemetry")
         logger.propagate = False
-        logger.addHandler(logging.NullHandler())  # what is said after the end goes nowhere
+        logger.addHandler(logging.NullHandler())  # or messages after closing would go to stderr
         self._resource = _build_resource()
-        # The provider reads the variables of the sampler; its spans are not used here.
+        # Only for the sampler: the provider configures it from the environment.
         self._sampler: Sampler = TracerProvider(shutdown_on_exit=False).sampler
-        self.endpoint = _find_endpoint()
+        self.endpoint = _get_endpoint()
         self._exporter = OTLPSpanExporter(endpoint=self.endpoint)
-        self._complaints = _Complaints(self.endpoint, report)
-        logger.addHandler(self._complaints)
+        self._failures = _FailureHandler(self.endpoint, report)
+        logger.addHandler(self._failures)
         self._spans = BatchSpanProcessor(self._exporter)
         self._metrics = Metrics(self._resource) if with_metrics else None
 
     def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int:
-        """Hand spans on, and return how many the sampler kept. Metrics count those that are first exported now."""
-        kept = [span for span in spans if self._is_sampled(span)]
-        for span in kept:
+        """Export spans and return the number of sampled ones. Metrics only count spans exported for the first time."""
+        sampled = [span for span in spans if self._is_sampled(span)]
+        for span in sampled:
             self._spans.on_end(build_span(span, self._resource))
             if is_first and self._metrics is not None:
                 self._metrics.add(span)
-        return len(kept)
+        return len(sampled)
 
     def flush(self) -> bool:
-        """False where something could not be sent in time."""
-        return _within(FLUSH_SECONDS, self._spans.force_flush) and not self._complaints.is_told
+        """Export everything. Return False if that failed or took too long."""
+        return _within(FLUSH_SECONDS, self._spans.force_flush) and not self._failures.has_failed
 
     def close(self) -> None:
-        """Send what is left, for a bounded time. Safe to call twice."""
+        """Export the rest within a time limit. Closing twice is allowed."""
         flushes = [self._spans.force_flush, *([self._metrics.flush] if self._metrics is not None else [])]
-        if not _within(0 if self._complaints.is_told else FLUSH_SECONDS, *flushes):
-            self._exporter.shutdown()  # ends the pauses between attempts
+        if not _within(0 if self._failures.has_failed else FLUSH_SECONDS, *flushes):
+            self._exporter.shutdown()  # interrupts the pauses between retries
         _within(1.0, self._spans.shutdown, *([self._metrics.close] if self._metrics is not None else []))
-        logging.getLogger("opentelemetry").removeHandler(self._complaints)
+        logging.getLogger("opentelemetry").removeHandler(self._failures)
 
     def _is_sampled(self, span: Span) -> bool:
         parent = None
         if span.parent_id:
-            above = NonRecordingSpan(_context(span.trace_id, span.parent_id, is_sampled=span.is_sampled))
-            parent = set_span_in_context(above)
+            parent_span = NonRecordingSpan(_context(span.trace_id, span.parent_id, is_sampled=span.is_sampled))
+            parent = set_span_in_context(parent_span)
         found = self._sampler.should_sample(parent, int(span.trace_id, 16), span.name, _KINDS[span.kind])
         return found.decision == Decision.RECORD_AND_SAMPLE
 
 
 class Metrics:
-    """The histograms of the GenAI conventions, fed by finished spans."""
+    """The histograms of the GenAI conventions, computed from finished spans."""
 
     def __init__(self, resource: Resource) -> None:
         self._exporter = OTLPMetricExporter()
@@ -152,11 +152,12 @@ _DIMENSIONS = (
     names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.TOOL_NAME, names.AGENT_NAME,
     names.WORKFLOW_NAME, names.ERROR_TYPE,
 )  # fmt: skip
-"""Attributes of few values: a metric must not have one row per run."""
+"""Attributes with few values: a metric must not have one time series per run."""
 
 
 def _within(seconds: float, *works: Callable[[], object]) -> bool:
-    """Do these at the same time; False where they take longer. The SDK's own limits do not hold while it retries."""
+    """Run functions in parallel. Return False if they take longer."""
+    # The SDK's own time limits don't apply while it retries.
     threads = [Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
@@ -167,7 +168,7 @@ def _within(seconds: float, *works: Callable[[], object]) -> bool:
 
 
 def _build_resource() -> Resource:
-    """What the variables say, and our name where they name no service."""
+    """Build the resource of the environment, with our name if it has no service name."""
     resource = Resource.create({"service.version": __version__})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": names.SCOPE}))

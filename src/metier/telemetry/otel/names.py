@@ -1,10 +1,10 @@
-"""The names that spans and metrics carry, in one table. The only module that spells a `gen_ai.` or `metier.` name.
+"""The names of spans, metrics and attributes. Only this module spells a `gen_ai.` or `metier.` name.
 
-The GenAI conventions are in development: when a name moves, it changes here, and `REVISION` with it.
+The GenAI conventions are in development: renamed attributes change here, together with `REVISION`.
 """
 
 REVISION = "opentelemetry-util-genai 1.3b0"
-"""The published package whose names these are; the conventions have no release of their own yet."""
+"""The package that these names are from; the conventions have no release of their own yet."""
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE = "metier"
 
@@ -14,7 +14,7 @@ INVOKE_WORKFLOW = "invoke_workflow"
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
 
-# Operations of Metier that the conventions do not know.
+# Operations that the conventions don't define.
 LOAD_SKILLS = "load_skills"
 RUN_SCRIPT = "run_script"
 AWAIT_APPROVAL = "await_approval"
@@ -72,7 +72,7 @@ STDERR_BYTES = "metier.process.stderr.bytes"
 DURATION_MS = "metier.duration_ms"
 TRUNCATED = "metier.output.truncated"
 
-# What dashboards for skills ask for, beside the names above that say the same of every step.
+# Names that dashboards for skills expect, in addition to the equivalent names of steps above.
 SKILL_NAME = "skill.name"
 SKILL_SCRIPT = "skill.script"
 SKILL_DURATION_MS = "skill.execution.duration_ms"
@@ -85,7 +85,7 @@ SKILL_COUNT = "skill.count"
 SKILL_PROBLEMS = "skill.problems"
 
 PROVIDERS = {"gemini": "gcp.gemini"}
-"""How the conventions call a provider, where they call it differently."""
+"""Providers with another name in the conventions."""
 
 OPERATION_DURATION = "gen_ai.client.operation.duration"
 TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105

@@ -1,4 +1,4 @@
-"""A finished span as a value. Knows no SDK: what is exported is decided before one is loaded."""
+"""Finished spans as values, independent of the SDK."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol
@@ -10,22 +10,22 @@ type SpanKind = Literal["internal", "client", "server"]
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """One stretch of a run, from the entry that began it to the entry that closed it."""
+    """A part of a run between two journal entries."""
 
     trace_id: str
     span_id: str
     parent_id: str = ""
     is_parent_remote: bool = False
-    """The parent is a span of another process, which exports it itself."""
+    """True if another process exports the parent."""
     is_sampled: bool = True
-    """False where the caller of the run said that its trace is not recorded."""
+    """False if the caller of the run doesn't record its trace."""
     name: str
     kind: SpanKind = "internal"
     start_ns: int
     end_ns: int
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     error: str = ""
-    """`error.type`, where it failed."""
+    """`error.type`, if it failed."""
 
     @property
     def seconds(self) -> float:
@@ -33,19 +33,19 @@ class Span(Struct, frozen=True, kw_only=True):
 
 
 class SpanExporter(Protocol):
-    """Where finished spans go; `telemetry.otel.exporter` is the one of a host."""
+    """A destination of finished spans, such as `telemetry.otel.exporter`."""
 
     @property
     def endpoint(self) -> str: ...
 
     def export(self, spans: Iterable[Span], *, is_first: bool = True) -> int:
-        """Hand spans on, and return how many are sent. Metrics count those that are exported for the first time."""
+        """Export spans and return the number sent. Metrics only count spans exported for the first time."""
         ...
 
     def flush(self) -> bool:
-        """False where something could not be sent in time."""
+        """Export everything. Return False if that failed or took too long."""
         ...
 
     def close(self) -> None:
-        """Send what is left, for a bounded time."""
+        """Export the rest within a time limit."""
         ...

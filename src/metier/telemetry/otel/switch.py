@@ -1,4 +1,4 @@
-"""Whether traces are exported, by the standard `OTEL_*` variables. Imports nothing, so that off costs nothing."""
+"""The `OTEL_*` variables that enable traces and metrics. Imports no SDK, so that disabled traces cost nothing."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ _ON_SPANS = ("span_only", "span_and_event", "true")
 
 
 def is_on(environ: Mapping[str, str]) -> bool:
-    """An endpoint is named, or the exporter `otlp` is: without either, nothing leaves the machine."""
+    """Return True if an endpoint or the exporter `otlp` is configured: without either, nothing leaves the machine."""
     if _is_true(environ, "OTEL_SDK_DISABLED"):
         return False
     exporters = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -26,7 +26,7 @@ def exports_metrics(environ: Mapping[str, str]) -> bool:
 
 
 def wants_content(environ: Mapping[str, str]) -> bool:
-    """Prompts, replies, arguments and results go along only where this is asked for by name."""
+    """Return True if prompts, replies, arguments and results should be exported, too."""
     return environ.get(CAPTURE, "").strip().lower() in _ON_SPANS
 
 

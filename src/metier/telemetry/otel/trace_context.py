@@ -1,4 +1,4 @@
-"""W3C trace context: read and write `traceparent`, and the ids that follow from a run. Pure."""
+"""W3C trace context: the `traceparent` header, and ids derived from a run. Pure."""
 
 import hashlib
 import re
@@ -8,14 +8,14 @@ from msgspec import Struct
 
 HEADER = "traceparent"
 VARIABLE = "TRACEPARENT"
-"""How child processes get it, and how a command line takes it."""
+"""Environment variable for child processes and command lines."""
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _MAX_CHARACTERS = 256
 _SAMPLED = 1
 
 
 class TraceParent(Struct, frozen=True):
-    """The span that something happens in."""
+    """The parent span of a run."""
 
     trace_id: str
     span_id: str
@@ -23,7 +23,7 @@ class TraceParent(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """What a header says; None for anything that is not one, as the standard asks."""
+        """Parse a header. Return None if it is invalid, as the standard requires."""
         found = _FORM.fullmatch(text.strip()) if len(text) <= _MAX_CHARACTERS else None
         if found is None:
             return None
@@ -37,15 +37,15 @@ class TraceParent(Struct, frozen=True):
 
 
 def build_trace_id(run_id: str) -> str:
-    """The trace that a run begins, where it is part of none."""
+    """Return the trace id of a run that is not part of a trace."""
     return hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 
 def build_span_id(run_id: str, name: str) -> str:
-    """The same in whichever process, on whichever machine, however often it is built."""
+    """Return a span id that is the same in every process."""
     return hashlib.sha256(f"{run_id}/{name}".encode()).hexdigest()[:16]
 
 
 def build_entry_id(run_id: str, entry: int, part: str = "") -> str:
-    """The span that the entry with this number begins."""
+    """Return the id of the span that starts with a journal entry."""
     return build_span_id(run_id, f"entry:{entry}{part}")

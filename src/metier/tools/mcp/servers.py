@@ -38,7 +38,7 @@ from metier.definitions.text.json_text import read_json
 from metier.definitions.text.yaml_text import Entry, Scalar
 from metier.definitions.text.yaml_text import Mapping as MappingNode
 from metier.errors import ConfigError, UsageError
-from metier.telemetry.names import is_secret_name
+from metier.telemetry.secret_names import is_secret_name
 from metier.tools.base import ToolInfo
 from metier.values import Value
 

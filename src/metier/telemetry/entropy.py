@@ -1,8 +1,8 @@
-"""Finds long random words that no table of formats knows: keys of new vendors, session cookies, generated passwords.
+"""Finder of long random words without a known format: keys of new vendors, session cookies, generated passwords.
 
-A word is random by its letters: how often upper case, lower case and digits follow each other. Random alone is not
-secret: hashes, ids and encoded data are random too. So the context decides: a telling word nearby, a vendor's kind of
-prefix, or, for words that cannot be a hash, a sentence around it. Pure.
+Randomness is measured by the changes between upper case, lower case and digits. Hashes, ids and encoded data are random
+too, so the context decides: a related word nearby, a vendor-like prefix, or, for words that cannot be a hash, a
+sentence around it. Pure.
 """
 
 import re
@@ -64,26 +64,26 @@ _VENDORS = word_set(
     twitter typesense vercel vonage vultr weather weaviate webex zendesk zoom
     """
 )
-"""Vendors some of whose keys are a bare hash, a UUID or a short word."""
+"""Vendors with keys that are a plain hash, a UUID or a short word."""
 _OF_VENDOR = re.compile(r"([a-z0-9]{2,20})(?:[ _-](?:id|key|token|secret|api))?[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?\Z")
 _STRONG_OF_UUID = re.compile(
     r"(?:tokens?|secrets?|(?:api|access|license|account)[ _-]?keys?|passwords?|passphrase|credentials?|bearer)"
     r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
 )
-"""As `_STRONG`, without words that stand before ids: a session and a bare key have one."""
+"""Like `_STRONG`, without words that precede ids, such as a session or a plain key."""
 _ASKING = word_set(
     "key keys token tokens secret secrets password credential credentials rotate revoke leaked authenticate"
 )
 _IN_QUERY = re.compile(r"(?:token|key|secret|sig|auth|session|code)=\Z")
 _OF_CODE = re.compile(r"[;{}=<>\\]|\w\(")
 _IDS = re.compile(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
-"""Ids that models and their servers give to calls, messages and requests."""
+"""Prefixes of ids of calls, messages and requests."""
 
 _MIN_MIXED = 0.36
 _MIN_PLAIN = 0.24
-"""Changes between kinds of characters, per character. Random words have about 0.6 and 0.4, names of code 0.2."""
+"""Minimum changes between character classes per character. Random words have about 0.6 and 0.4, identifiers 0.2."""
 _ALONE: dict[Degree, int] = {"mixed": 20, "plain": 24}
-"""From this length on a word of a sentence is taken for a secret without a telling word. A hash never is."""
+"""Minimum length of a word in a sentence that is a secret without a related word. A hash never is."""
 _MAX_WORD = 512
 _BEFORE = 72
 _RIGHT_BEFORE = 28
@@ -98,9 +98,9 @@ class _Word(NamedTuple):
 
 
 def list_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
-    """Words that are random and that their context gives away.
+    """Yield random words that are secrets by their context.
 
-    `lowered` has the same places as `text`; `words` are its long words, as `get_long_words` gives them.
+    `lowered` has the same positions as `text`; `words` has its long words from `get_long_words`.
     """
     for core in dict.fromkeys(_CORE.findall(words)):
         if core.isalpha() or core.isdigit():
@@ -108,14 +108,14 @@ def list_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
         if _HEX_BYTES.fullmatch(core) and not _may_tell_of_hex(lowered, words, core):
             continue
         for word in _list_words(text, core.decode()):
-            if _is_given_away(lowered, word):
+            if _is_secret(lowered, word):
                 yield Span(word.start, word.end, word.start, "random")
     for uuid in dict.fromkeys(_UUID_BYTES.findall(words)):
         yield from _list_uuid(text, lowered, uuid.decode())
 
 
 def judge_randomness(word: str) -> Degree | None:
-    """How a random word is made up, or None for a word that people wrote."""
+    """Classify a random word. Return None for ordinary words."""
     if word.startswith("/") or word.count("/") > 3 or (word.count("-") > 3 and _UUID.search(word)):
         return None
     if "." in word and _FILE.search(word):
@@ -136,19 +136,19 @@ def judge_randomness(word: str) -> Degree | None:
 
 
 def _may_tell_of_hex(lowered: str, words: bytes, core: bytes) -> bool:
-    """A quick look: most hexadecimal words are hashes, and nothing near them speaks of a secret."""
+    # A cheap test first: most hexadecimal words are hashes without any related word in the text.
     return b"_" + core in words or any(word in lowered for word in _TELLING_OF_IDS)
 
 
 def _list_words(text: str, core: str) -> Iterator[_Word]:
-    """Every random word around this core."""
+    """Yield the random words around a core."""
     judged: dict[str, Degree | None] = {}
     at = text.find(core)
     while at >= 0:
         before = _LEFT.match(text[max(0, at - _MAX_WORD) : at][::-1])
         start = at - (before.end() if before else 0)
         if text[start - 1 : start] == "\\" and text[start] in "nrt":
-            start += 1  # the line feed of a string inside a string
+            start += 1  # an escaped line feed
         behind = _RIGHT.match(text, at + len(core), at + len(core) + _MAX_WORD)
         whole = text[start : behind.end() if behind else at + len(core)].rstrip("~-_+/.")
         if whole not in judged:
@@ -158,7 +158,7 @@ def _list_words(text: str, core: str) -> Iterator[_Word]:
         at = text.find(core, max(start + len(whole), at + len(core)))
 
 
-def _is_given_away(lowered: str, word: _Word) -> bool:
+def _is_secret(lowered: str, word: _Word) -> bool:
     if _IDS.match(word.text):
         return False
     line = lowered.rfind("\n", 0, word.start) + 1
@@ -186,13 +186,13 @@ def _is_given_away(lowered: str, word: _Word) -> bool:
 def _list_uuid(text: str, lowered: str, uuid: str) -> Iterator[Span]:
     at = text.find(uuid)
     while at >= 0:
-        if _is_uuid_given_away(lowered, at, at + len(uuid)):
+        if _is_secret_uuid(lowered, at, at + len(uuid)):
             yield Span(at, at + len(uuid), at, "random")
         at = text.find(uuid, at + len(uuid))
 
 
-def _is_uuid_given_away(lowered: str, start: int, end: int) -> bool:
-    """A UUID is an id, unless the word right before it, or a vendor and a word about keys around it, say otherwise."""
+def _is_secret_uuid(lowered: str, start: int, end: int) -> bool:
+    # A UUID is an id, unless the word before it, or a vendor and a related word around it, marks it as a key.
     line = lowered.rfind("\n", 0, start) + 1
     before = lowered[max(line, start - _BEFORE) : start]
     if "://" in before.rpartition(" ")[2] or not _HARMLESS.isdisjoint(_NAMES.findall(before)):
@@ -201,7 +201,7 @@ def _is_uuid_given_away(lowered: str, start: int, end: int) -> bool:
 
 
 def _is_vendors(lowered: str, start: int, end: int) -> bool:
-    """A vendor and a word about keys are in the same sentence."""
+    """Return True if a vendor and a word about keys are in the same sentence."""
     line, last = lowered.rfind("\n", 0, start) + 1, lowered.find("\n", end)
     around = lowered[max(line, start - _BEFORE) : start]
     around += " " + lowered[end : min(last if last >= 0 else len(lowered), end + _BEHIND)]
@@ -210,6 +210,6 @@ def _is_vendors(lowered: str, start: int, end: int) -> bool:
 
 
 def _is_sentence(before: str, behind: str) -> bool:
-    """Words of a sentence on the same line, and no sign of code or of encoded data."""
+    """Return True for text with words around it and no sign of code or encoded data."""
     around = f"{before} {behind}"
     return sum(word.isalpha() for word in around.split()) >= 2 and not _OF_CODE.search(around)

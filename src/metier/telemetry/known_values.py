@@ -1,4 +1,4 @@
-"""Secret values that are known exactly, in the encodings in which text carries them. Pure."""
+"""Known secret values in all common encodings. Pure."""
 
 import base64
 import html
@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 from metier.telemetry.values import word_set
 
 MIN_LENGTH = 6
-"""A shorter value occurs in ordinary text; redacting it would destroy more than it protects."""
+"""Minimum length: shorter values occur in ordinary text, and redacting them would destroy more than it protects."""
 
 _TRIVIAL = word_set(
     """
@@ -20,19 +20,19 @@ _TRIVIAL = word_set(
     """
 )
 ESCAPES = ("\\u", "\\x", "&#")
-"""Begin the forms that number each character."""
+"""Prefixes of numeric character escapes."""
 _HEX_NUMBER = re.compile(r"(?<=[ux])[0-9a-f]+")
 _MIN_LINE = 20
 _MIN_ENCODED = 8
 
 
 def is_trivial(value: str) -> bool:
-    """True where a value is too short or too ordinary to be searched for."""
+    """Return True for a value that is too short or too ordinary to search for."""
     return len(value) < MIN_LENGTH or value.lower() in _TRIVIAL or len(set(value)) < 3
 
 
 def build_needles(values: Iterable[str]) -> tuple[str, ...]:
-    """What to look for: each value plain and in the encodings of `_forms`. Longest first."""
+    """Return the texts to search for: each value, plain and in the encodings of `_forms`, longest first."""
     needles: set[str] = set()
     for value in values:
         text = value.strip()
@@ -61,10 +61,8 @@ def _forms(text: str) -> set[str]:
 
 
 def _character_forms(text: str, raw: bytes) -> set[str]:
-    """Each character or byte by its number: escapes of source code and entities of HTML.
-
-    Base85 and dumps with blanks are left out: each would cost every text a search for each value.
-    """
+    """Numeric escapes of source code and HTML."""
+    # Base85 and hex dumps with spaces are not covered: each form costs one more search per value in every text.
     units = [int.from_bytes(pair) for pair in _pairs(text.encode("utf-16-be", "surrogatepass"))]
     forms = {
         "".join(f"\\u{unit:04x}" for unit in units),
@@ -80,7 +78,7 @@ def _pairs(data: bytes) -> list[bytes]:
 
 
 def _base32_forms(raw: bytes) -> set[str]:
-    """As `_base64_forms`, for each of the five places in a group."""
+    """Like `_base64_forms`, for the five positions in a group."""
     forms: set[str] = set()
     for shift in range(5):
         bits = 8 * (shift + len(raw))
@@ -89,7 +87,7 @@ def _base32_forms(raw: bytes) -> set[str]:
 
 
 def _base64_forms(raw: bytes) -> set[str]:
-    """The characters that depend on the value alone, for each of the three places it can have in a group."""
+    """The characters that depend on the value alone, for each of its three possible positions in a group."""
     forms: set[str] = set()
     for shift in range(3):
         bits = 8 * (shift + len(raw))

@@ -1,4 +1,4 @@
-"""Secrets given away by the name in front of them: `password=…`, `"api_key": "…"`, `Authorization: Bearer …`. Pure."""
+"""Secrets identified by the name in front of them: `password=…`, `"api_key": "…"`, `Authorization: Bearer …`. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from metier.telemetry.values import is_code_or_placeholder, is_ordinary_word, lo
 
 
 class NamePlace(NamedTuple):
-    """A position inside a name, the end of the name, and whether a blank alone leads to its value."""
+    """A position inside a name, the end of the name, and whether a space separates it from its value."""
 
     inside: int
     end: int
@@ -17,7 +17,7 @@ class NamePlace(NamedTuple):
 
 
 class NamedSecret(NamedTuple):
-    """A value and where the name that gives it away begins."""
+    """A value, and the start of the name in front of it."""
 
     kind: str
     context: int
@@ -32,7 +32,7 @@ _LAST_WORDS = word_set(
 _KEY_KINDS = word_set(
     "api access private secret auth encryption encrypt signing sign master account shared license client service admin "
     "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest preshared psk "
-    # whose key it is
+    # vendors
     "openai anthropic claude gemini google gcp aws azure cohere mistral groq deepseek deepl elevenlabs tavily serpapi "
     "huggingface replicate openrouter perplexity pinecone stripe paypal square plaid twilio sendgrid mailgun mailchimp "
     "slack discord telegram github gitlab bitbucket heroku netlify vercel cloudflare fastly digitalocean linode dd "
@@ -52,14 +52,14 @@ _AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
 _SPACED_KEY = re.compile(r"(?:^|[^\w])(\w{2,12}) \Z", re.ASCII)
 _MAX_NAME = 64
 
-# Each alternative starts with a letter, lookbehinds come after it: the engine then skips to one of these letters.
+# Each alternative starts with a letter and has its lookbehind after it, so that the engine can skip to these letters.
 _NAME_PLACE = re.compile(
     r"""
     (?: key(?:(?<=[\w.-]key)|(?<=\w[ ]key))
       | token(?!s) | cookie | pass(?![aeit]) | pwd | psk | credential | secret | authorization
     )
     [\w-]{0,40}+
-    (?=  # what may lead to a value
+    (?=  # a separator in front of a value
         \\*["'`]?\]?[ \t]{0,8}(?:[=:,]|%3)
       | [ \t](?:is|was)[: \t]
       | [ \t]{1,4}["'\\rbuf]
@@ -100,20 +100,20 @@ _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
 _REACH = 96
-"""Characters behind a name within which its value begins, and of an unquoted one can be judged."""
+"""Number of characters after a name within which its value starts and an unquoted value can be judged."""
 _OPENED = re.compile(r"""[^\n"'`]{0,80}(["'`])""")
 _MAX_JUDGED = 64
-"""How much of an unquoted value is judged. All of it is hidden."""
+"""Number of characters of an unquoted value that are judged. All of it is hidden."""
 
 
 def split_words(name: str) -> tuple[str, ...]:
-    """`dbPassword`, `DB_PASSWORD` and `db-password` are all `db`, `password`."""
+    """Split a name: `dbPassword`, `DB_PASSWORD` and `db-password` are all `db`, `password`."""
     return tuple(word.lower() for word in _WORDS.findall(name))
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """True where a name says that its value is secret: `MY_API_KEY`, `x-api-key`, `db.password2`, not `max_tokens`."""
+    """Return True for the name of a secret: `MY_API_KEY`, `x-api-key`, `db.password2`, but not `max_tokens`."""
     words = list(split_words(name))
     while len(words) > 1 and (words[-1].isdigit() or words[-1] in _QUALIFIERS):
         words.pop()
@@ -130,21 +130,21 @@ def is_secret_name(name: str) -> bool:
 
 
 def lower_ascii(text: str) -> str:
-    """Lower only A to Z, so that every character keeps its position."""
+    """Lowercase only A to Z, so that every character keeps its position."""
     if text.isascii():
         return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 def list_name_places(lowered: str) -> list[NamePlace]:
-    """List the words of `lower_ascii(text)` that may be secret names and may have a value behind them, in order."""
+    """List the words of `lower_ascii(text)` that may be secret names followed by a value, in order."""
     places = [NamePlace(*match.span()) for match in _NAME_PLACE.finditer(lowered)]
     places += [NamePlace(*match.span(), spaced=match["bearer"] is None) for match in _SPACED_PLACE.finditer(lowered)]
     return sorted(places)
 
 
 class NameRules:
-    """Finds values by names: the generic ones, unless switched off, and configured ones."""
+    """Finds values by configured names and, unless disabled, by generic ones."""
 
     def __init__(self, *, names: Iterable[str] = (), generic: bool = True) -> None:
         configured = tuple(names)
@@ -157,7 +157,7 @@ class NameRules:
         return self._is_configured(name) or (self._generic and is_secret_name(name))
 
     def find(self, text: str, lowered: str, places: list[NamePlace]) -> Iterator[NamedSecret]:
-        """The values behind secret names; `places` are where generic names may be."""
+        """Yield the values of secret names. `places` has the possible generic names."""
         seen = -1
         for place in self._all_places(lowered, places):
             if place.inside < seen:
@@ -177,15 +177,15 @@ class NameRules:
         return sorted([*generic, *configured]) if configured else generic
 
     def get_open(self, text: str, lowered: str, places: list[NamePlace]) -> int:
-        """Where the first value begins that is not complete; the end of the text where every value is."""
+        """Return the start of the first incomplete value, or the end of the text."""
         for place in self._all_places(lowered, places):
             is_secret = lowered.startswith("bearer", place.inside) or self._read_name(text, place) is not None
-            if is_secret and _may_go_on(text, place.end):
+            if is_secret and _may_continue(text, place.end):
                 return place.end
         return len(text)
 
     def _read_name(self, text: str, place: NamePlace) -> "_Name | None":
-        """The name at a place, if it is that of a secret."""
+        """Return the name at a place, or None if it isn't the name of a secret."""
         start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
         name = text[start : place.end]
         if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:
@@ -215,7 +215,7 @@ class _Name(NamedTuple):
 
     @property
     def last(self) -> str:
-        """`self.token = token` assigns a variable."""
+        # Compared with the value: `self.token = token` assigns a variable.
         return self.text.rpartition(".")[2].lower()
 
     @property
@@ -223,8 +223,8 @@ class _Name(NamedTuple):
         return "pass" in self.text.lower() or "pwd" in self.text.lower()
 
 
-def _may_go_on(text: str, end: int) -> bool:
-    """True where the value behind a name that ends here may not be complete: it is near the end, or a quote is open."""
+def _may_continue(text: str, end: int) -> bool:
+    """Return True if the value of a name ending here may be incomplete: it is near the end, or a quote is open."""
     line = text.find("\n", end)
     if line >= 0 and text[end : end + 1] != ">":
         return False
@@ -252,7 +252,7 @@ def _name_start(text: str, position: int) -> int:
     before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
     start = position - (before.end() if before else 0)
     if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":
-        start += 1  # the line feed of a string inside a string
+        start += 1  # an escaped line feed
     return start
 
 
@@ -263,7 +263,7 @@ def _bearer(text: str, position: int) -> Iterator[NamedSecret]:
 
 
 def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] | None:
-    """Where the value of the name is, or None where there is none or it is no secret."""
+    """Return the position of the name's value, or None if there is none or it isn't a secret."""
     if text[name.start - 1 : name.start] == "<" and text[name.end : name.end + 1] == ">":
         return _element(text, name)
     separator = _SEPARATOR.match(text, name.end)
@@ -292,7 +292,7 @@ def _spaced(text: str, name: _Name) -> tuple[int, int] | None:
 
 
 def _spaced_start(text: str, place: NamePlace) -> int:
-    """The start of a flag, or of the last word."""
+    """Return the start of a flag, or of the last word."""
     return max(text.rfind(blank, place.inside, place.end) for blank in (" ", "\t", "\n")) + 1 or place.inside
 
 
@@ -335,7 +335,7 @@ def _quoted(text: str, start: int, name: _Name) -> tuple[int, int] | None:
 
 
 def _closing(text: str, begin: int, closing: str) -> int:
-    """The end of a quoted value: its closing quote, skipping escaped ones, else the end of the line."""
+    """Return the end of a quoted value: its closing quote, skipping escaped ones, or the end of the line."""
     newline = text.find("\n", begin, begin + _MAX_QUOTED)
     limit = newline if newline >= 0 else min(len(text), begin + _MAX_QUOTED)
     at = text.find(closing, begin, limit)
@@ -347,7 +347,7 @@ def _closing(text: str, begin: int, closing: str) -> int:
 def _bare(
     text: str, start: int, *, strict: bool, configured: bool = False, name: _Name | None = None
 ) -> tuple[int, int] | None:
-    """An unquoted value. `strict` takes only what looks random, because prose also has colons."""
+    """Find an unquoted value. `strict` only accepts random text, because prose has colons too."""
     match = _BARE.match(text, start, start + _MAX_JUDGED)
     if not match:
         return None
@@ -371,7 +371,7 @@ def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None)
 
 
 def _is_alone(text: str, name: _Name, end: int) -> bool:
-    """True for a line that is only `name: value`, as in YAML."""
+    """Return True for a line that is only `name: value`, as in YAML."""
     before = text[
         max(text.rfind("\n", max(0, name.start - _MAX_NAME), name.start) + 1, name.start - _MAX_NAME) : name.start
     ]
