@@ -332,7 +332,7 @@ def test_writer_that_lost_its_log_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_logs_of_a_pool_take_turns_at_its_descriptors(tmp_path: Path) -> None:
-    pool = LogPool(most_open=2)
+    pool = LogPool(max_open=2)
     paths = [tmp_path / name / "events.jsonl" for name in "abc"]
     before = len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
     sinks = [JsonlSink.open(path, clock=CLOCK, pool=pool) for path in paths]
@@ -352,7 +352,7 @@ def test_logs_of_a_pool_take_turns_at_its_descriptors(tmp_path: Path) -> None:
 
 def test_a_log_that_changed_hands_while_it_rested_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / "run" / "events.jsonl"
-    pool = LogPool(most_open=1)
+    pool = LogPool(max_open=1)
     resting = JsonlSink.open(path, clock=CLOCK, pool=pool)
     resting.write(_record(1))
     other = JsonlSink.open(tmp_path / "other" / "events.jsonl", clock=CLOCK, pool=pool)
