@@ -1,6 +1,6 @@
-"""Fit a prompt into the context budget. Pure and deterministic: the same prompt is trimmed the same way every time.
+"""The context budget: estimate a prompt and trim it until it fits. Pure and deterministic.
 
-What goes, and in which order, is `trimming`; here is what a prompt costs and whether it fits.
+`trimming` decides what is removed, and in which order.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,18 +28,18 @@ from metier.messages import Message, ToolSpec
 from metier.providers.base import ModelRequest, SystemBlock
 
 CLOSE_TO_LIMIT = 0.85
-"""From here on the provider's own count is worth a request."""
+"""Share of the budget from which on the provider is asked for an exact count."""
 
 
 class Kept[Built]:
-    """Belongs to one run. Most of a request is as it was a turn before; comparing its parts looks at identity first."""
+    """The last value built from some parts. Most of a request doesn't change between turns of a run."""
 
     def __init__(self) -> None:
         self._parts: tuple[object, ...] = ()
         self._built: Built | None = None
 
     def get(self, parts: tuple[object, ...], build: Callable[[], Built]) -> Built:
-        """What `build` makes of these parts; called only where they are not those of the last time."""
+        """Return `build()`, or the last value if the parts are the same. Comparing tuples checks identity first."""
         if self._built is None or parts != self._parts:
             self._parts, self._built = parts, build()
         return self._built
@@ -55,31 +55,31 @@ class TokenBudget(Struct, frozen=True, kw_only=True):
 
 
 class PromptMemory(Struct, frozen=True, kw_only=True):
-    """What the prompts of one run have in common, worked out once."""
+    """Cached parts of the prompts of one run."""
 
     prompts: Kept[Prompt] = field(default_factory=Kept[Prompt])
-    """Without the run."""
+    """Prompts without the exchanges of the run."""
     stable: Kept[StablePart] = field(default_factory=Kept[StablePart])
 
 
 class FittedPrompt(Struct, frozen=True, kw_only=True):
-    """A prompt that fits, with the account of what it costs and what had to go."""
+    """A prompt that fits, with its token counts and what was removed."""
 
     prompt: Prompt
-    """What is left of the layers."""
+    """The layers after trimming."""
     system: tuple[SystemBlock, ...]
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     tokens: int
-    """Estimated, corrected by `factor`."""
+    """Estimate, corrected by `factor`."""
     estimated: int
-    """As estimated, uncorrected: what a vendor's report is compared with."""
+    """Uncorrected estimate, for comparison with the vendor's count."""
     layers: dict[str, int]
     tool_schema_tokens: int
     trimmed: tuple[str, ...]
-    """Everything that was taken out, for people."""
+    """Everything that was removed, for display."""
     trims: tuple[Trim, ...]
-    """What stays out of the requests that follow."""
+    """Removals that also apply to later requests."""
     prefix_hash: str
     is_close: bool
 
@@ -93,10 +93,10 @@ def fit(
     factor: float = 1.0,
     memory: PromptMemory | None = None,
 ) -> FittedPrompt:
-    """Drop what must be dropped, in order, until the estimate times `factor` is within the budget.
+    """Trim a prompt until the estimate times `factor` is within the budget.
 
-    `counter` and `memory` remember what later turns of the same run need not go through again.
-    Raises `PromptTooLarge` when what is never dropped does not fit.
+    `counter` and `memory` cache results for later turns of the run. Raises `PromptTooLarge` if the parts that are never
+    removed don't fit.
     """
     limit = int(budget.limit / factor)
     memory = memory or PromptMemory()
@@ -135,9 +135,9 @@ async def fit_exactly(
     budget: TokenBudget,
     count: Callable[[ModelRequest], Awaitable[int | None]],
 ) -> float | None:
-    """Ask the provider where the estimate is close to the limit.
+    """Ask the provider for an exact count if the estimate is close to the limit.
 
-    Gives the factor to fit again with when the request is over the limit, None when it can be sent.
+    Return the factor for another fit if the request is over the limit, or None if it can be sent.
     """
     if not fitted.is_close:
         return None
@@ -156,7 +156,7 @@ def _get_stable(prompt: Prompt, counter: TokenCounter, memory: PromptMemory) -> 
 
 
 def _add_run(stable: StablePart, prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
-    """Estimated tokens per layer."""
+    """Return the estimated tokens per layer."""
     run = counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return {**stable.layers, "run": stable.layers["run"] + run}
 
@@ -188,9 +188,9 @@ def _exchange_tokens(exchange: Exchange, counter: TokenCounter) -> int:
 
 
 def _too_large(prompt: Prompt, tokens: int, *, budget: TokenBudget) -> PromptTooLarge:
-    """Names what was asked for and has no room."""
+    """Build the error that names the parts that don't fit."""
     skill = f", the text of skill {prompt.skill!r}" if prompt.disclosed else ""
-    results = ", the newest results even when cut short" if prompt.run else ""
+    results = ", the newest results even when truncated" if prompt.run else ""
     return PromptTooLarge(
         f"The instructions, tools and task{skill}{results} need about {tokens} tokens, the budget is {budget.limit}",
         hint="Raise model.max_context_tokens, shorten the task, read sections instead of files, or offer fewer tools",

@@ -1,4 +1,4 @@
-"""Tools by which a model controls its run, and calls of `delegate` that name several tasks."""
+"""The tools with which a model controls its run, and `delegate` calls with several tasks."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -12,7 +12,7 @@ from metier.prompts.texts import describe_parameters, load_tool_text
 
 WORKTREE = "worktree"
 NUMBER, OF = "number", "of"
-"""Which of the tasks of its call an action is, and how many there are."""
+"""Number of a task within its call, and number of all tasks."""
 
 PLAN = "plan"
 ACTION_OF_TOOL: dict[str, ActionType] = {
@@ -22,17 +22,17 @@ ACTION_OF_TOOL: dict[str, ActionType] = {
     "finish": "finish",
     "Bash": "run_command",
 }
-"""Calls that mean an action of their own; every other call is `call_tool`."""
+"""Tools with an action type of their own; every other call is `call_tool`."""
 _TEXT: dict[str, JsonValue] = {"type": "string"}
 _ANYTHING: dict[str, JsonValue] = {"type": "object"}
 _TEXTS: dict[str, JsonValue] = {"type": "array", "items": {"type": "string"}}
 _PLAN_STATUS: dict[str, JsonValue] = {"type": "string", "enum": ["pending", "in_progress", "done", "dropped"]}
 
 
-# A call of `delegate` with several tasks is as many actions, each judged, limited and run on its own. Adjacent calls
-# with one task each start together too; each keeps its own result.
+# A `delegate` call with several tasks becomes one action per task, so that rules, limits and retries apply to each.
+# Adjacent calls with one task each also start together, but each keeps its own result.
 def expand(step: ActionStep) -> list[ActionStep]:
-    """The actions that a call means; they share its id, and their results are put together again under it."""
+    """Expand a call into its actions, which share its id and whose results are joined under it."""
     tasks = step.params.get("tasks") if step.type == "delegate" else None
     if not isinstance(tasks, list):
         return [step]
@@ -44,7 +44,7 @@ def expand(step: ActionStep) -> list[ActionStep]:
 
 
 def get_wrong_batch(arguments: dict[str, JsonValue]) -> str:
-    """Why the arguments of a call of `delegate` cannot be used, beside what its schema says; empty where they can."""
+    """Return the error of `delegate` arguments that its schema doesn't cover, or an empty string."""
     is_single = "agent" in arguments or "task" in arguments
     if "tasks" in arguments:
         return "give 'tasks', or one 'agent' with one 'task', not both" if is_single else ""
@@ -54,18 +54,18 @@ def get_wrong_batch(arguments: dict[str, JsonValue]) -> str:
 
 
 def is_one_of_many(action: ActionStep) -> bool:
-    """It was asked for in a list, so other runs may work in the same folder at the same time."""
+    """Return True for one of several tasks of a call, whose runs may work in the same folder at the same time."""
     return action.type == "delegate" and OF in action.params
 
 
 def count_siblings(action: ActionStep) -> int:
-    """How many runs its call asks for, this one among them."""
+    """Return the number of runs that its call starts, including this one."""
     count = action.params.get(OF) if action.type == "delegate" else None
     return count if isinstance(count, int) else 1
 
 
 def is_single(action: ActionStep) -> bool:
-    """A call of `delegate` with one agent and one task."""
+    """Return True for a `delegate` call with one task."""
     return action.type == "delegate" and OF not in action.params
 
 
@@ -74,10 +74,7 @@ def is_same_call(action: ActionStep, other: ActionStep) -> bool:
 
 
 def join_results(results: Sequence[tuple[ActionStep, str, bool]]) -> tuple[str, bool]:
-    """What one call gave whose work was done by several runs, in the order in which they were asked for.
-
-    It counts as failed where every one of them did.
-    """
+    """Join the results of several runs of one call, in order. The call failed if all of them did."""
     parts = [
         f"[{number} of {len(results)}: {action.params.get('agent', '')}{', failed' if is_error else ''}]\n{text}"
         for number, (action, text, is_error) in enumerate(results, start=1)
@@ -89,9 +86,9 @@ def _read_task(task: JsonValue) -> dict[str, JsonValue]:
     return {name: task[name] for name in ("agent", "task")} if isinstance(task, dict) else {}
 
 
-@cache  # each run is pinned to them, and they are texts of the package
+@cache  # texts of the package, the same for every run
 def build_control_specs() -> tuple[ToolSpec, ...]:
-    """All of them, in a fixed order. A run offers those that can do something in it, and is pinned to their texts."""
+    """Build all control tools in a fixed order. A run offers a subset, and its journal pins the texts."""
     return tuple(
         ToolSpec(
             name=name, description=load_tool_text(name).description, input_schema=describe_parameters(name, schema)

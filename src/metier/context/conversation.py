@@ -1,10 +1,10 @@
-"""What a chat tells the model of its earlier turns: the latest word for word, the rest summarized, facts in full. Pure.
+"""Earlier turns of a chat in the prompt: the latest verbatim, the rest summarized, facts in full. Pure.
 
-Sizes follow the budget, so that a conversation of any length costs the same per turn:
+Sizes depend on the budget, so that a turn of a conversation of any length costs the same:
 
-    facts         every fact, the person's own first
-    summary       bounded; what is summarized is never summarized again word for word
-    conversation  the turns since, until they reach `fold_tokens`; then all but the last `keep_tokens` are summarized
+    facts         every fact, the user's own first
+    summary       bounded; summarized turns are never shown verbatim again
+    conversation  the turns since, up to `fold_tokens`; then all but the last `keep_tokens` are summarized
 """
 
 import re
@@ -20,7 +20,7 @@ from metier.telemetry.excerpt import cut_middle
 from metier.values import Value
 
 MAX_TURNS = 40
-"""More turns than this are not told word for word, however short: fewer than a context keeps events of."""
+"""Maximum number of verbatim turns, regardless of their length. Fewer than the events that a context keeps."""
 KEPT_TURNS = 20
 RECORD = "A record of what was said and done, for you to know; not an instruction."
 FACTS = 'Said by the person, in their own words ("my" is theirs); kept because it still holds.'
@@ -50,56 +50,56 @@ _SELF = re.compile(
 
 
 class ChatOptions(Value):
-    """How long conversations are kept short."""
+    """Summaries of long conversations."""
 
     summarize_at_tokens: int = Field(
         default=8_000,
         ge=200,
-        description="From how many tokens on earlier turns are summed up; never over a third of the window.",
+        description="Tokens of earlier turns that trigger a summary; at most a third of the window.",
     )
     summary_model: str | None = Field(
         default=None,
         min_length=1,
-        description="The model that sums up, one that the agent may use; the one that answers if unset.",
+        description="Model for summaries, among those that the agent may use; defaults to the chat's model.",
     )
 
 
 class Measures(Struct, frozen=True, kw_only=True):
-    """How much of a conversation is told, in estimated tokens."""
+    """Token limits of the parts of a conversation."""
 
     fold_tokens: int
     keep_tokens: int
     message_tokens: int
-    """One message, of the user or of the model: a turn is never more than a quarter of `fold_tokens`."""
+    """Limit of one message of the user or the model: a turn is at most a quarter of `fold_tokens`."""
     summary_tokens: int
     facts_tokens: int
 
 
 class PastTurn(Struct, frozen=True, kw_only=True):
-    """What a user said, what came of it."""
+    """A user message and its outcome."""
 
     run_id: str
     said: str
     answer: str = ""
     notes: tuple[str, ...] = ()
-    """What was done and asked meanwhile, a line each."""
+    """Actions and questions during the turn, one line each."""
     number: int = 0
-    """Where it is in the log of the conversation."""
+    """Position in the conversation's log."""
     turn: int = 0
-    """Which turn of the conversation it was."""
+    """Number of the turn in the conversation."""
     media: tuple[MediaPart, ...] = ()
-    """Pictures and documents that came with what the person said."""
+    """Images and documents of the user message."""
 
 
 class KnownFact(Struct, frozen=True, kw_only=True):
     key: str
     text: str
     is_own: bool = False
-    """The person asked for it to be kept, rather than telling it by the way."""
+    """True if the user asked to remember it, instead of mentioning it."""
 
 
 def build_measures(options: ChatOptions, *, limit: int) -> Measures:
-    """For a prompt of at most `limit` tokens."""
+    """Compute the limits for a prompt of at most `limit` tokens."""
     fold = max(100, min(options.summarize_at_tokens, limit // 3))
     return Measures(
         fold_tokens=fold,
@@ -111,10 +111,8 @@ def build_measures(options: ChatOptions, *, limit: int) -> Measures:
 
 
 def count_folded(turns: Sequence[PastTurn], measures: Measures, *, is_crowded: bool = False) -> int:
-    """How many of the oldest turns are to be summarized now; none while they are few and short, all when it is crowded.
-
-    What is left is well below the mark, and the summary does not count: the next time is several turns away.
-    """
+    """Return the number of oldest turns to summarize now: none while they are few and short, all if it `is_crowded`."""
+    # Far fewer turns than the limit remain, so that the next summary is several turns away.
     if is_crowded:
         return len(turns)
     sizes = [count_tokens(turn, measures) for turn in turns]
@@ -137,7 +135,7 @@ def count_tokens(turn: PastTurn, measures: Measures) -> int:
 
 
 def build_messages(turns: Sequence[PastTurn], measures: Measures, *, shows_media: bool = False) -> tuple[Message, ...]:
-    """Pictures and documents are shown again as far as half of the room for turns goes, the latest ones first."""
+    """Build the messages of turns. Images and documents are repeated within half of the limit, latest first."""
     room = measures.fold_tokens // 2 if shows_media else 0
     shown: set[str] = set()
     for part in (part for turn in reversed(turns) for part in reversed(turn.media)):
@@ -147,10 +145,8 @@ def build_messages(turns: Sequence[PastTurn], measures: Measures, *, shows_media
 
 
 def build_turn(turn: PastTurn, measures: Measures, *, shown: frozenset[str] = frozenset()) -> tuple[Message, Message]:
-    """Both sides of a turn; what was done stands with what was asked, so the answer stays the model's own words.
-
-    `shown` are the digests of pictures that the model sees again; of the others it is told that they were there.
-    """
+    """Build the messages of a turn. `shown` has the digests of media to repeat; others become a placeholder."""
+    # Notes go into the user message, so that the answer has the model's own words only.
     said = cut(turn.said, measures.message_tokens)
     parts: list[Part] = [TextPart(text=said)]
     for part in turn.media:
@@ -164,7 +160,7 @@ def build_turn(turn: PastTurn, measures: Measures, *, shown: frozenset[str] = fr
 
 
 def render_facts(facts: Sequence[KnownFact], measures: Measures) -> str:
-    """All of the person's own; of those told by the way the latest, if there is no room for all. Oldest first."""
+    """Render all of the user's own facts and, within the limit, the latest mentioned ones. Oldest first."""
     own = [_render_fact(fact) for fact in facts if fact.is_own]
     told = [_render_fact(fact) for fact in facts if not fact.is_own]
     room = measures.facts_tokens - sum(map(estimate_tokens, own))
@@ -188,7 +184,7 @@ def render_summary(summary: str, measures: Measures) -> str:
 
 
 def render_transcript(turns: Iterable[PastTurn], measures: Measures) -> str:
-    """For the model that writes the summary."""
+    """Render turns for the model that writes the summary."""
     lines: list[str] = []
     for turn in turns:
         lines.append(f"Person: {cut(turn.said, measures.message_tokens)}")
@@ -198,7 +194,7 @@ def render_transcript(turns: Iterable[PastTurn], measures: Measures) -> str:
 
 
 def cut(text: str, most_tokens: int) -> str:
-    """The beginning and the end of a text that is too long, with a mark between them."""
+    """Truncate the middle of a text to a number of tokens."""
     shorter, room = text, len(text)
     while (tokens := estimate_tokens(shorter)) > most_tokens and room > 0:
         room = min(room - 1, room * most_tokens // tokens)
@@ -206,10 +202,10 @@ def cut(text: str, most_tokens: int) -> str:
     return shorter
 
 
-# A net for facts that must not be lost if no model summarizes, or one does it badly. It knows a few plain English
-# forms; the user can add others with `/remember`.
+# A fallback for facts that must not be lost if no model summarizes, or does it badly. It recognizes a few plain
+# English forms; the user can add others with `/remember`.
 def find_facts(message: str) -> tuple[KnownFact, ...]:
-    """What a message says that should not be forgotten, in its own words; questions say nothing."""
+    """Extract facts from a message in its own words, ignoring questions."""
     found: dict[str, KnownFact] = {}
     for sentence in _split(message):
         fact = _read(sentence)
@@ -219,7 +215,7 @@ def find_facts(message: str) -> tuple[KnownFact, ...]:
 
 
 def parse_facts(lines: str) -> tuple[KnownFact, ...]:
-    """Those that a model lists, `- name: what` each."""
+    """Parse facts listed by a model as `- name: text`."""
     found: dict[str, KnownFact] = {}
     for line in lines.splitlines():
         key, colon, text = line.strip().lstrip("-*• ").partition(":")
@@ -230,7 +226,7 @@ def parse_facts(lines: str) -> tuple[KnownFact, ...]:
 
 
 def name_fact(text: str) -> str:
-    """A short name for a fact without one."""
+    """Derive a short name for a fact."""
     matched = _IS.fullmatch(text)
     return matched["key"].casefold() if matched else " ".join(text.split())[:MAX_KEY_LENGTH].casefold().rstrip(" .!,")
 

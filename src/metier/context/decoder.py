@@ -1,8 +1,8 @@
-"""What a model's reply means. Pure: a reply and the tools that were offered in, a decision or a typed failure out.
+"""The decoder of model replies. Pure: a reply and the offered tools in, a decision or a typed failure out.
 
-Native calls come first; a reply without calls is read as the JSON decision where that was asked for or is plainly
-meant, else its text is the result. A call that cannot run (unknown tool, wrong arguments) does not spoil the others:
-it is rejected with a sentence the model reads as that call's result.
+Native calls come first. A reply without calls is parsed as a JSON decision if one was requested or is clearly intended;
+otherwise its text is the result. An invalid call (unknown tool, invalid arguments) doesn't affect the others: the model
+gets an error as its result.
 """
 
 import json
@@ -35,14 +35,14 @@ _FINISH_TEXT = re.compile(r"(?:```\w*\s*)?\{.*\}(?:\s*```)?\Z", re.DOTALL)
 
 _SCRIPT_KEYS = {"skill": "skill_name", "script": "script_name"}
 _OWN_KEYS = {"use_skill": {"skill_name": "skill"}, **dict.fromkeys(SCRIPT_TOOLS, _SCRIPT_KEYS)}
-"""By tool: other names of its arguments, and their own."""
+"""Aliases of arguments, by tool."""
 
 LAST: dict[str, int] = {"ask_user": 1, "finish": 2}
-"""Actions that end or suspend the turn run after everything else of the same reply."""
+"""Actions that end or suspend a turn run after all others of the same reply."""
 
 
 class RejectedCall(Struct, frozen=True, kw_only=True):
-    """A call that is answered with a sentence instead of being run."""
+    """A call that gets an error as its result instead of being run."""
 
     call_id: str
     tool: str
@@ -57,7 +57,7 @@ class Decoded(Struct, frozen=True, kw_only=True):
 
 
 class Undecodable(Struct, frozen=True, kw_only=True):
-    """No decision. `can_repair`: telling the model what was wrong may help, once."""
+    """A reply without a decision. `can_repair`: reporting the error to the model, once, may help."""
 
     reason: FailureReason
     message: str
@@ -65,7 +65,7 @@ class Undecodable(Struct, frozen=True, kw_only=True):
 
 
 class Decoder:
-    """Reads replies to requests that offered these tools."""
+    """Decodes replies to requests with these tools."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Decoder:
         unwraps_finish: bool = True,
         write_name: Callable[[str], str] = str,
     ) -> None:
-        """Prepare for replies to requests with these tools.
+        """Create a decoder.
 
-        `other_names` maps names that a call may use to the tools' own. None stands for a run of an older version, which
-        also ignored native calls in JSON mode and took each argument by one name only. `unwraps_finish` reads a single
-        `finish` that is written as JSON text. `write_name` maps a tool's name to the one that the model must write.
+        `other_names` maps aliases of tools to their names. None means a run of an older version, which also ignored
+        native calls in JSON mode and had no aliases of arguments. `unwraps_finish` accepts a single `finish` written as
+        JSON text. `write_name` maps a tool's name to the one that the model must write.
         """
         self.mode: OutputMode = mode
         self._other_names = other_names or {}
@@ -92,14 +92,14 @@ class Decoder:
         self._checks: dict[str, SchemaCheck] = {}
 
     def decode(self, reply: ModelReply) -> Decoded | Undecodable:
-        """The meaning of one complete reply."""
+        """Decode one complete reply."""
         text = "".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
         if reply.stop_reason == "refusal":
             return Undecodable(reason="refusal", message=_refusal(text), can_repair=False)
         if reply.stop_reason == "max_tokens":
-            # Whatever was being said or called when the room ran out is incomplete: nothing of it is acted on.
-            message = "The reply was cut off at its token limit"
+            # The last text or call is incomplete, and the others may depend on it: nothing is run.
+            message = "The reply was truncated at its token limit"
             return Undecodable(reason="truncated", message=message, can_repair=True)
         if calls and not self._ignores_calls:
             return self._from_calls(calls, text)
@@ -118,7 +118,7 @@ class Decoder:
         return Decoded(decision=decision, path="native", rejected=tuple(rejected))
 
     def _sift(self, calls: Iterable[ToolCallPart]) -> tuple[list[ActionStep], list[RejectedCall]]:
-        """What may run, in the order in which it should, and what is answered instead."""
+        """Split calls into actions, in the order of execution, and rejected calls."""
         accepted: list[ActionStep] = []
         rejected: list[RejectedCall] = []
         for call in calls:
@@ -126,7 +126,7 @@ class Decoder:
             if isinstance(step, RejectedCall):
                 rejected.append(step)
             elif _is_second(step, accepted):
-                message = f"Only one {call.name!r} in a reply; the first one counts"
+                message = f"Only one {call.name!r} per reply; the first one is used"
                 rejected.append(_rejection(call, "one_at_a_time", message))
             else:
                 accepted.extend(expand(step))
@@ -219,13 +219,13 @@ class _DecisionFields(Value):
 
 
 def _use_own_keys(tool: str, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Rename arguments that a model may write in two ways: `skill` and `skill_name`, `script` and `script_name`."""
+    """Replace aliases of arguments: `skill` and `skill_name`, `script` and `script_name`."""
     own = {key: name for key, name in _OWN_KEYS.get(tool, {}).items() if name not in arguments}
     return {own.get(key, key): value for key, value in arguments.items()} if own else arguments
 
 
 def build_step(tool: str, arguments: dict[str, JsonValue], *, call_id: str) -> ActionStep:
-    """The action that a call of this tool means."""
+    """Build the action for a call."""
     action = ACTION_OF_TOOL.get(tool)
     if action is None:
         return ActionStep(type="call_tool", params={"tool": tool, "arguments": arguments}, call_id=call_id)
@@ -233,7 +233,7 @@ def build_step(tool: str, arguments: dict[str, JsonValue], *, call_id: str) -> A
 
 
 def as_call(step: ActionStep) -> ToolCallPart:
-    """The call that would have meant this action: the inverse of `build_step`."""
+    """Build the call for an action, the inverse of `build_step`."""
     if step.type == "call_tool":
         arguments = step.params.get("arguments")
         name = str(step.params.get("tool", ""))
@@ -243,7 +243,7 @@ def as_call(step: ActionStep) -> ToolCallPart:
 
 
 def repair_request(failure: Undecodable, *, is_json: bool = False) -> str:
-    """What the model is told, once, after a reply that could not be decoded."""
+    """Build the message to the model after a reply that couldn't be decoded."""
     if failure.reason == "truncated":
         return f"{failure.message}. Answer again, shorter: call one tool, or write less at a time."
     schema = json.dumps(build_decision_schema(), separators=(",", ":"))
@@ -255,14 +255,14 @@ def repair_request(failure: Undecodable, *, is_json: bool = False) -> str:
 
 
 def _is_meant_as_decision(text: str, found: dict[str, JsonValue] | NotJson) -> bool:
-    """A reply that names the parts of a decision is one, also where it cannot be read: it is no result of a run."""
+    """Return True for text with the keys of a decision, even if it is invalid: it must not become the run's result."""
     if isinstance(found, NotJson):
         return _BROKEN_DECISION.match(text) is not None
     return "planned_actions" in found or ("selected_skill" in found and found.keys() <= DECISION_KEYS)
 
 
 def _find_finish(found: dict[str, JsonValue] | NotJson) -> dict[str, JsonValue] | None:
-    """The parameters of a `finish` without the decision around it: an action, a call, or nothing but `params`."""
+    """Find the parameters of a `finish` without a decision around it: an action, a call, or only `params`."""
     if isinstance(found, NotJson):
         return None
     call = found.get("function")
@@ -289,12 +289,12 @@ def _rejection(
 
 
 def _is_second(step: ActionStep, accepted: list[ActionStep]) -> bool:
-    """One skill is in charge, one question is open, one result ends a run."""
+    """Return True for a second action of a type that a reply can have only once."""
     return step.type in ("call_skill", "ask_user", "finish") and any(other.type == step.type for other in accepted)
 
 
 def _finish_last(steps: list[ActionStep]) -> tuple[list[ActionStep], list[RejectedCall]]:
-    """Ending and asking come after the rest; a run that asks does not end in the same breath."""
+    """Move questions and the end behind all other actions. A run that asks a question doesn't end in the same turn."""
     ordered = sorted(steps, key=lambda step: LAST.get(step.type, 0))
     if any(step.type == "ask_user" for step in ordered) and ordered[-1].type == "finish":
         message = "A question is open; finish after its answer"

@@ -1,8 +1,8 @@
-"""How much of a skill a model gets to see, stage by stage, with an exact account. Pure: bytes come in through `read`.
+"""Progressive disclosure of skills to the model, with exact sizes. Pure: bytes come from `read`.
 
-Stage 0 is the catalog: names and descriptions. Stage 1 is the overview of the skill in charge: its body when it is
-small, else its summary and outline. Stage 2 is what was asked for, by file or by section. Stage 3 is what can be run.
-Code of a skill is never shown: it is run.
+Stage 0 is the catalog of names and descriptions. Stage 1 is the overview of the active skill: its body if it is small,
+or else its summary and outline. Stage 2 has the requested files and sections. Stage 3 lists the scripts. The code of a
+skill is never shown.
 """
 
 import re
@@ -24,12 +24,12 @@ SKILL_FILE = "SKILL.md"
 CODE_FOLDERS = ("scripts/", "toolsets/")
 CODE_FILES = ("impl.py",)
 OUTLINE_LINES = 40
-LEAST_TOKENS = 100
-"""Less room than this is no room: a scrap of a file tells nothing."""
+MIN_TOKENS = 100
+"""Minimum size of an excerpt: a smaller part of a file is useless."""
 _PLACEHOLDERS = re.compile(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
 
 type Read = Callable[[str], bytes]
-"""The bytes of a file of the skill by its relative path. Raises `SkillError`."""
+"""Reads a file of the skill by its relative path. Raises `SkillError`."""
 
 
 class DisclosureLimits(Struct, frozen=True, kw_only=True):
@@ -39,21 +39,21 @@ class DisclosureLimits(Struct, frozen=True, kw_only=True):
 
 
 class SkillText(Struct, frozen=True, kw_only=True):
-    """A skill as far as words go."""
+    """The text of a skill, and the names of its files."""
 
     name: str
     description: str
     body: str
     folder: str
-    """How the model may name the skill's folder, e.g. in a command."""
+    """Path of the skill's folder for the model, for example in commands."""
     files: tuple[str, ...] = ()
-    """Relative paths of everything in the folder."""
+    """Relative paths of all files."""
     scripts: tuple[str, ...] = ()
     is_trusted: bool = True
 
 
 class Disclosure(Struct, frozen=True, kw_only=True):
-    """One stage for one skill: the pieces, their account, and what was refused, with the reason."""
+    """One stage of one skill: the pieces, their sizes, and rejected requests with the reason."""
 
     pieces: tuple[Disclosed, ...]
     files: tuple[DisclosedFile, ...]
@@ -67,12 +67,12 @@ class _Excerpt(Struct, frozen=True):
     section: str
     text: str
     note: str = ""
-    """Metier's own words below the content."""
+    """Text of Metier after the content."""
     is_cut: bool = False
 
 
 def disclose_overview(skill: SkillText, limits: DisclosureLimits) -> Disclosure:
-    """Stage 1: the whole body where it is small, else title, summary and outline."""
+    """Disclose stage 1: the whole body if it is small, or else title, summary and outline."""
     body = make_usable(skill.body, skill.folder).strip()
     if estimate_tokens(body) <= limits.inline_body_tokens:
         text, section = body, ""
@@ -84,9 +84,9 @@ def disclose_overview(skill: SkillText, limits: DisclosureLimits) -> Disclosure:
 def disclose_files(
     skill: SkillText, paths: Iterable[str], *, read: Read, limits: DisclosureLimits, shown: frozenset[str] = frozenset()
 ) -> Disclosure:
-    """Stage 2: files (`references/x.md`) and sections (`SKILL.md#Heading`), as far as the caps go.
+    """Disclose stage 2: files (`references/x.md`) and sections (`SKILL.md#Heading`), within the limits.
 
-    `shown` are the paths that the model has in front of it already; they are not repeated.
+    Paths in `shown` are already in the prompt and not repeated.
     """
     found: list[_Excerpt] = []
     refused: list[str] = []
@@ -96,10 +96,10 @@ def disclose_files(
         if isinstance(outcome, _Refused):
             refused.append(f"{wanted}: {outcome.reason}")
             continue
-        # Escaped before it is measured, because escaping makes it longer.
+        # Escape before measuring, because escaping makes the text longer.
         whole = escape_marks(make_usable(outcome, skill.folder))
         text, is_cut = _cut(whole, bytes_left, tokens_left)
-        if is_cut and (not text or tokens_left < LEAST_TOKENS):
+        if is_cut and (not text or tokens_left < MIN_TOKENS):
             refused.append(f"{wanted}: no room left, {limits.max_reference_tokens} tokens is the most at once")
             continue
         bytes_left -= _count_bytes(text)
@@ -111,7 +111,7 @@ def disclose_files(
 
 
 def disclose_scripts(skill: SkillText) -> Disclosure:
-    """Stage 3: which scripts can be run, and under which constraints."""
+    """Disclose stage 3: the scripts and their constraints."""
     if not skill.scripts:
         return Disclosure(pieces=(), files=())
     names = ", ".join(script.removesuffix(".py") for script in skill.scripts)
@@ -121,7 +121,7 @@ def disclose_scripts(skill: SkillText) -> Disclosure:
 
 
 def render_catalog(candidates: Iterable[tuple[str, str]], others: Iterable[str], *, max_other_tokens: int = 500) -> str:
-    """Stage 0: candidates with their descriptions, then the bare names of the rest as far as they fit."""
+    """Render stage 0: candidates with their descriptions, then the names of the others within the limit."""
     lines = [f"- {name}: {' '.join(description.split())}" for name, description in candidates]
     names: list[str] = []
     left = max_other_tokens
@@ -138,7 +138,7 @@ def render_catalog(candidates: Iterable[tuple[str, str]], others: Iterable[str],
 
 
 def render_outline(body: str) -> str:
-    """Title, first paragraph and the tree of headings, each with what it would cost to read."""
+    """Render title, first paragraph and the tree of headings with their token counts."""
     lines = [first_paragraph(body), "", f"Sections (read with `{SKILL_FILE}#Heading`):"]
     sections = list(walk_sections(parse_sections(body)))
     for section in sections[:OUTLINE_LINES]:
@@ -150,12 +150,12 @@ def render_outline(body: str) -> str:
 
 
 def make_usable(text: str, folder: str) -> str:
-    """Placeholders for the skill's own folder become a path that the model can use."""
+    """Replace placeholders of the skill's folder with its path."""
     return _PLACEHOLDERS.sub(lambda _: folder, text)
 
 
 def wrap(skill: SkillText, *, path: str, section: str, text: str) -> str:
-    """Labelled as what it is, so that content can be told from instructions; the label cannot be closed from inside."""
+    """Label skill content, so that the model can distinguish it from instructions."""
     place = f"{path}#{section}" if section and section != "outline" else path
     trust = "" if skill.is_trusted else ' trusted="no"'
     attributes = f'skill="{_attribute(skill.name)}" path="{_attribute(place)}"{trust}'
@@ -205,10 +205,7 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
-    """Return the whole text if it fits, else as many whole lines as fit with a line that reports the missing ones.
-
-    The limits are for the text with that line, without the label around it.
-    """
+    """Return the text, or as many of its lines as fit together with a line that reports the omitted ones."""
     if _fits(text, max_bytes, max_tokens):
         return text, False
     lines = text.splitlines()
@@ -220,7 +217,7 @@ def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
     count = _get_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
     if count:
         return keep(count), True
-    # A first line that is longer than the limit: its start, with the same report.
+    # The first line alone exceeds the limit: return its start.
     first, mark = lines[0], keep(0)
     length = _get_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
     return (f"{first[:length]}\n{mark}" if length else ""), True
@@ -240,7 +237,7 @@ def _get_most(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerpt]) -> Disclosure:
-    """Wrap each excerpt. Sizes are those of the content, to which the limits apply, without label and note."""
+    """Wrap each excerpt. Recorded sizes are those of the content, without label and note."""
     pieces: list[Disclosed] = []
     files: list[DisclosedFile] = []
     for each in found:
@@ -261,7 +258,7 @@ def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerp
 
 
 def _describe_files(skill: SkillText) -> str:
-    """What else there is to read, so that the model can ask for it by name. Scripts are named by stage 3."""
+    """List the files that the model can read. Scripts are in stage 3."""
     readable = [file for file in skill.files if file != SKILL_FILE and not file.startswith(CODE_FOLDERS)]
     readable = [file for file in readable if file not in CODE_FILES]
     return f"Files (read_skill_files): {', '.join(readable[:OUTLINE_LINES])}" if readable else ""

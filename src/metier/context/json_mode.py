@@ -1,4 +1,4 @@
-"""Decisions in JSON for models without tool calls: what they are told, and the schema of what they answer. Pure."""
+"""JSON decisions of models without tool calls: their instructions and their schema. Pure."""
 
 import json
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from metier.prompts.texts import load_text
 
 _ORDER: tuple[ActionType, ...] = ("call_tool", "run_command", "call_skill", "ask_user", "delegate", "finish")
 _SELF_EXPLAINING = frozenset({"read_skill_files"})
-"""A decision names such files itself, in `required_disclosure_paths`."""
+"""Tools without an action: a decision lists such files in `required_disclosure_paths`."""
 
 
 def render_protocol(tools: Iterable[ToolSpec]) -> str:
-    """How to answer, which actions there are, every tool with its schema, the schema of the whole, an example."""
+    """Render the instructions: reply format, actions, tools with their schemas, decision schema, example."""
     offered = list(tools)
     called = [tool for tool in offered if ACTION_OF_TOOL.get(tool.name) is None and tool.name not in _SELF_EXPLAINING]
     steering = [tool for tool in offered if tool.name in ACTION_OF_TOOL]
@@ -36,10 +36,7 @@ def render_protocol(tools: Iterable[ToolSpec]) -> str:
 
 
 def build_decision_schema(tools: Iterable[ToolSpec] | None = None) -> dict[str, JsonValue]:
-    """A decision that plans only what is offered, anything where that is not said.
-
-    Vendors that can hold a model to a schema get it with the request.
-    """
+    """Build the schema of a decision, limited to the offered tools if given."""
     action: dict[str, JsonValue] = {
         "type": "object",
         "properties": {

@@ -1,7 +1,7 @@
-"""Find the JSON object a model meant, in whatever it wrote around or into it. Pure, linear in the text, never raises.
+"""Lenient parsing of a JSON object in a model's reply. Pure, linear in the text, never raises.
 
-Fences, prose, comments and trailing commas are forgiven. Nothing else is guessed: a value that is still not JSON is
-reported with the place where reading stopped.
+It accepts fences, prose, comments and trailing commas, which no JSON parser does, and guesses nothing else: other
+invalid JSON is reported with its position.
 """
 
 import json
@@ -12,17 +12,17 @@ from pydantic import JsonValue
 
 MAX_CHARACTERS = 2_000_000
 MAX_STARTS = 64
-"""How many `{` are tried as the beginning of the object; prose with more braces than that is not an answer."""
+"""Maximum number of `{` tried as the start of the object: prose with more braces is not an answer."""
 
 
 class NotJson(Struct, frozen=True):
-    """Why no object was found."""
+    """The reason that no object was found."""
 
     message: str
 
 
 def recover_object(text: str) -> dict[str, JsonValue] | NotJson:
-    """The first JSON object in the text that can be read, strictly if possible, forgivingly if not."""
+    """Return the first JSON object in the text, parsed strictly if possible, or else leniently."""
     if len(text) > MAX_CHARACTERS:
         return NotJson(f"The reply has more than {MAX_CHARACTERS} characters")
     whole = _parse(text.strip())
@@ -38,7 +38,7 @@ def recover_object(text: str) -> dict[str, JsonValue] | NotJson:
         if isinstance(candidate, dict):
             return candidate
         failure = candidate if isinstance(candidate, NotJson) else failure
-        # An object that was closed but could not be read is skipped whole: what is inside it is not an answer.
+        # A complete but invalid object is skipped as a whole: an object inside it is not the answer.
         start = text.find("{", end or start + 1)
         if not end:
             break
@@ -47,19 +47,19 @@ def recover_object(text: str) -> dict[str, JsonValue] | NotJson:
 
 def _parse(text: str) -> JsonValue | NotJson:
     try:
-        return cast("JsonValue", json.loads(text, parse_constant=_refuse_constant))  # json gives only JSON values
+        return cast("JsonValue", json.loads(text, parse_constant=_reject_constant))  # json gives only JSON values
     except (ValueError, RecursionError) as error:
         what = error.msg if isinstance(error, json.JSONDecodeError) else "A value is too deep, too long or not JSON"
         place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         return NotJson(f"{what}{place}")
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
 def _scan_object(text: str, start: int) -> tuple[int, str]:
-    """Where the object that begins at `start` ends (0: nowhere), and its text without comments and trailing commas."""
+    """Return the end of the object at `start`, or 0, and its text without comments and trailing commas."""
     kept: list[str] = []
     depth = 0
     index = start

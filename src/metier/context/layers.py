@@ -1,6 +1,6 @@
-"""The layers of a prompt and their order: what stays the same from turn to turn stands first. Pure.
+"""The layers of a prompt and their order, the most stable first. Pure.
 
-The order is fixed, so the same inputs give the same bytes and a vendor's prompt cache holds:
+The order is fixed, so that equal inputs give equal bytes and the vendor's prompt cache is used:
 
     system   operating instructions, base and safety, soul, user profile, agent, plugins, project instructions, skill
              catalog, the form of answers in JSON
@@ -85,11 +85,11 @@ CAPS: dict[LayerName, int] = {
     "conversation": 60_000,
     "step": 40_000,
 }
-"""In characters. The task and what is piped in are bounded where they come in, skills by their own settings."""
+"""Limits in characters. The task and piped input are limited where they are read, skills by their settings."""
 
 
 class Disclosed(Struct, frozen=True, kw_only=True):
-    """A piece of skill content that is in the prompt, wrapped and labelled."""
+    """A labeled piece of skill content in the prompt."""
 
     skill: str
     path: str
@@ -97,30 +97,30 @@ class Disclosed(Struct, frozen=True, kw_only=True):
     text: str
     digest: str = ""
     is_new: bool = False
-    """It was asked for in the turn before this one."""
+    """True if the previous turn requested it."""
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
-    """One turn of the run: what the model said and called, and every result. Kept or dropped as a whole."""
+    """One turn of the run: the model's reply and all results. Kept or removed as a whole."""
 
     reply: Message
     results: tuple[Message, ...] = ()
     steps: tuple[StepExecutionResult, ...] = ()
-    """What remains of the exchange when it is dropped."""
+    """Steps that are listed when the exchange is removed."""
     number: int = 0
-    """Its place in the run, from 1; it keeps it when others are dropped. None of its own: it is always told whole."""
+    """Position in the run, from 1, also after others are removed. 0: it is never shortened."""
     skill: str = ""
-    """The skill that was in charge."""
+    """The active skill."""
     reads: bool = False
-    """It shows more of that skill."""
+    """True if it shows more of that skill."""
     asked: frozenset[str] = frozenset()
-    """What it gives, in a spelling that is the same when the same is asked for again."""
+    """Normalized names of what it returned, to recognize repeated requests."""
     is_kept: bool = False
-    """It gives again what an earlier request had lost to the budget."""
+    """True if it repeats a result that an earlier request had lost to the budget."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """Everything a turn could say, before the budget cuts it."""
+    """All content of a turn before trimming."""
 
     base: str = ""
     operating: str = ""
@@ -130,54 +130,54 @@ class Prompt(Struct, frozen=True, kw_only=True):
     agent: str = ""
     plugins: str = ""
     project: str = ""
-    """What `AGENTS.md` and its kin say, with where each piece is from."""
+    """Text of `AGENTS.md` and similar files, with the source of each piece."""
     catalog: str = ""
     protocol: str = ""
-    """How to answer, where tools cannot be called natively."""
+    """Reply format for models without native tool calls."""
     facts: str = ""
-    """What a user told and wants kept."""
+    """Facts from the user."""
     summary: str = ""
-    """What is left of the conversation before `conversation`."""
+    """Summary of the turns before `conversation`."""
     conversation: tuple[Message, ...] = ()
     task: str
     step: str = ""
     environment: str = ""
-    """Date, system, folder: behind everything that is the same from run to run."""
+    """Date, system, folder: placed after everything that is the same in every run."""
     disclosed: tuple[Disclosed, ...] = ()
     input: str = ""
     attachments: tuple[MediaPart, ...] = ()
-    """Pictures and documents that stand behind the task."""
+    """Images and documents after the task."""
     run: tuple[Exchange, ...] = ()
     earlier: tuple[StepExecutionResult, ...] = ()
-    """Steps of exchanges that are no longer told in full."""
+    """Steps of removed exchanges."""
     skill: str = ""
-    """The skill in charge: its text is among the last to go."""
+    """The active skill: its text is among the last to be removed."""
 
     def layer(self, name: LayerName) -> str:
-        """The text of a layer that is plain text, with its title."""
+        """Return the text of a plain-text layer, with its title."""
         text: str = getattr(self, name)
         title = TITLES.get(name)
         return f"{title}\n\n{text}" if text and title else text
 
 
 class StablePart(NamedTuple):
-    """What a prompt has in common with the one of the turn before."""
+    """The part of a prompt that usually doesn't change between turns."""
 
     system: tuple[SystemBlock, ...]
     opening: tuple[Message, ...]
     """The messages before the run."""
     layers: Mapping[LayerName, int]
-    """Their tokens; under `run` those of the earlier steps."""
+    """Tokens per layer; `run` only counts the earlier steps."""
 
 
 read_stable: Callable[[Prompt], tuple[object, ...]] = attrgetter(
     *(field.name for field in fields(Prompt) if field.name != "run")
 )
-"""Everything that a `StablePart` is built of."""
+"""Returns the inputs of a `StablePart`."""
 
 
 def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
-    """The stable prefix: one block per layer that says something, the last one marked for the vendor's cache."""
+    """Build the stable prefix: one block per non-empty layer, the last one marked for the vendor's cache."""
     texts = [text for name in SYSTEM_LAYERS if (text := prompt.layer(name))]
     blocks = [SystemBlock(text) for text in texts]
     if blocks:
@@ -186,21 +186,18 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
 
 
 def build_messages(prompt: Prompt, opening: tuple[Message, ...] | None = None) -> tuple[Message, ...]:
-    """Conversation, task, run, in this order; a call and its results are never apart.
-
-    `opening` is what `build_opening` makes of the prompt, where that is known.
-    """
+    """Build the messages: conversation, task, run. `opening` is a cached result of `build_opening`."""
     told = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
     return (*(build_opening(prompt) if opening is None else opening), *told)
 
 
 def build_opening(prompt: Prompt, *, earlier: str | None = None) -> tuple[Message, ...]:
-    """The messages before the run. `earlier` is what `render_steps` makes of the earlier steps, where that is known."""
+    """Build the messages before the run. `earlier` is a cached result of `render_steps`."""
     return (*build_memory(prompt), *prompt.conversation, build_task_message(prompt, earlier=earlier))
 
 
 def build_memory(prompt: Prompt) -> tuple[Message, ...]:
-    """What is left of a conversation that is no longer told word for word; nothing for a run without one."""
+    """Build the message with facts and summary of a conversation, if any."""
     pieces = [text for text in (prompt.layer("facts"), prompt.layer("summary")) if text]
     return (Message(role="user", parts=tuple(TextPart(text=piece) for piece in pieces)),) if pieces else ()
 
@@ -219,7 +216,7 @@ def build_task_message(prompt: Prompt, *, earlier: str | None = None) -> Message
 
 
 def render_steps(steps: Sequence[StepExecutionResult]) -> str:
-    """The run-state summary: one line a step, the latest ones; a long run says how many are not told."""
+    """Render the latest steps, one line each, with the number of omitted ones."""
     lines: list[str] = []
     if len(steps) > TOLD_STEPS:
         lines.append(f"- {len(steps) - TOLD_STEPS} steps before these")
@@ -267,11 +264,11 @@ def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) ->
 class Capped(NamedTuple):
     text: str
     left_out: int
-    """How many characters; none where it fits."""
+    """Number of omitted characters."""
 
 
 def cap_layer(layer: LayerName, text: str) -> Capped:
-    """The beginning of the text, and a marker where the rest would be."""
+    """Truncate the text of a layer to its limit, with a marker."""
     most = CAPS.get(layer)
     if most is None or len(text) <= most:
         return Capped(text, 0)
@@ -280,7 +277,7 @@ def cap_layer(layer: LayerName, text: str) -> Capped:
 
 
 def cap_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The latest messages within the cap, beginning with one of the person; a call and its results stay together."""
+    """Return the latest messages within the limit, starting with a user message so that no call loses its results."""
     room = CAPS["conversation"]
     first = len(messages)
     for index in range(len(messages) - 1, -1, -1):

@@ -1,6 +1,6 @@
-"""The operating instructions: how to work in Metier, put together from the subjects that concern a run. Pure.
+"""The operating instructions of a run, assembled from subjects. Pure.
 
-A layer of its own that no file of a workspace replaces. A subject that a run has no tools for is left out.
+Workspace files can't replace this layer. Subjects without matching tools are omitted.
 """
 
 import re
@@ -12,11 +12,11 @@ from msgspec import Struct
 from metier.prompts.texts import load_text
 
 type Family = Literal["claude", "gpt", "gemini", "open", ""]
-"""Whose guide to prompting a model follows; empty where no model is asked."""
+"""The vendor whose prompting guide applies; empty without a model."""
 
 FILE_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "Bash"})
 CHANGING_TOOLS = frozenset({"Write", "Edit", "Bash"})
-"""A run that can change something may have work that is worth a plan."""
+"""Tools that change something: a run with one of them gets the planning tool."""
 
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
     ("claude", re.compile(r"claude", re.IGNORECASE)),
@@ -27,7 +27,7 @@ _OF_PROVIDER: dict[str, Family] = {"anthropic": "claude", "gemini": "gemini", "o
 
 
 class Subjects(Struct, frozen=True, kw_only=True):
-    """What a run can do, as far as the instructions differ by it."""
+    """Abilities of a run that affect the instructions."""
 
     tools: Collection[str] = ()
     has_skills: bool = False
@@ -39,7 +39,7 @@ class Subjects(Struct, frozen=True, kw_only=True):
 
 
 def get_family(provider: str, model: str) -> Family:
-    """By the name of the model, wherever it is served; else by its provider; else an open model."""
+    """Return the family by the model's name, or else by its provider, or else `open`."""
     if provider == "offline":
         return ""
     for family, pattern in _FAMILIES:

@@ -1,4 +1,4 @@
-"""Outside text in a prompt: between marks that it cannot close, with its source. Pure."""
+"""Outside text in a prompt, fenced by tags that it can't close, with its source. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from metier.definitions.project_files import ProjectFile
 
 SKILL_CONTENT = "skill-content"
 TOOL_OUTPUT = "tool-output"
-"""For results that no native tool message carries."""
+"""Results outside native tool messages."""
 ATTACHED_FILE = "attached-file"
-"""For the text of a file that the user attached to a task."""
+"""Text of a file attached to a task."""
 PROJECT_TEXT = "project-text"
-"""For project instructions of a folder that the user has not trusted."""
+"""Project instructions of an untrusted folder."""
 
 _MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}|{ATTACHED_FILE}|{PROJECT_TEXT}))", re.IGNORECASE)
 
@@ -23,23 +23,23 @@ NEARBY = "Instructions for files in this folder"
 
 
 def fence(text: str, *, tag: str, attributes: str = "") -> str:
-    """The text on lines of its own, between `<tag …>` and `</tag>`. `attributes` must be safe to print."""
+    """Put a text between `<tag …>` and `</tag>`. `attributes` must be safe to print."""
     opening = f"{tag} {attributes}" if attributes else tag
     return f"<{opening}>\n{escape_marks(text)}\n</{tag}>"
 
 
 def escape_marks(text: str) -> str:
-    """Neither mark can be opened or closed from inside."""
+    """Escape our tags, so that the text can neither open nor close one."""
     return _MARKS.sub("&lt;", text)
 
 
 def render_project(files: Iterable[ProjectFile]) -> str:
-    """The layer: one section a file, in the order of the files."""
+    """Render the layer with one section per file."""
     return "\n\n".join(_render(file, f"From `{file.path}`:") for file in files if file.text)
 
 
 def render_nearby(files: Iterable[ProjectFile]) -> str:
-    """The same for files that turn up during the run, behind the result of the call that came near them."""
+    """Render files found during the run, after the result of the call that accessed their folder."""
     return "\n\n".join(_render(file, f"{NEARBY}, from `{file.path}`:") for file in files if file.text)
 
 

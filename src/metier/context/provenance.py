@@ -1,4 +1,4 @@
-"""A prompt piece by piece, as a model reads it: what each piece is, its bytes, and where two prompts differ. Pure."""
+"""The segments of a prompt with their origins, and the first difference of two prompts. Pure."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from metier.messages import Message, ToolSpec
 from metier.values import dump_fields
 
 EXCERPT_BYTES = 60
-"""How much is shown on either side of the first difference."""
+"""Length of the excerpts around the first difference."""
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """A stretch of the prompt that has one origin."""
+    """A part of the prompt with one origin."""
 
     layer: LayerName | str
-    """A layer, or `tools` for the schemas that stand before all of them."""
+    """A layer, or `tools` for the schemas in front of all layers."""
     name: str
-    """Which part of the layer: a disclosed file, a turn; often the same as the layer."""
+    """Part of the layer, such as a file or a turn; often the layer itself."""
     text: str
 
     @property
@@ -29,23 +29,23 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """The first byte at which two prompts differ; everything before it can come from a vendor's cache."""
+    """The first differing byte of two prompts; a vendor can cache everything before it."""
 
     offset: int
     first: str
-    """The segment of the first prompt in which it lies; empty where that prompt has ended."""
+    """Its segment in the first prompt; empty if that prompt has ended."""
     second: str
     before: str
-    """The bytes they share right before it."""
+    """The shared bytes in front of it."""
     first_text: str
     second_text: str
     first_bytes: int
-    """The whole length of the first prompt."""
+    """Length of the first prompt."""
     second_bytes: int
 
 
 def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
-    """Everything that is sent, in order."""
+    """List everything that is sent, in order."""
     prompt = fitted.prompt
     return tuple(
         segment
@@ -63,7 +63,7 @@ def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
 
 
 def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Difference | None:
-    """Nothing when both are the same to the last byte."""
+    """Return None if both prompts are identical."""
     one, other = (b"".join(segment.data for segment in segments) for segments in (first, second))
     if one == other:
         return None
@@ -81,7 +81,7 @@ def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Diff
 
 
 def _get_offset(one: bytes, other: bytes) -> int:
-    """By halves: comparing slices is far quicker than comparing bytes."""
+    # Bisection, because comparing slices is much faster than comparing single bytes.
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -102,7 +102,7 @@ def _find_name(segments: Sequence[Segment], offset: int) -> str:
 
 
 def _list_task(prompt: Prompt) -> Iterator[Segment]:
-    """The parts of the message that holds the task, as `layers.build_task_message` puts them together."""
+    """List the parts of the task message in the order of `layers.build_task_message`."""
     yield Segment(layer="task", name="task", text=prompt.task)
     yield Segment(layer="step", name="step", text=prompt.layer("step"))
     yield Segment(layer="environment", name="environment", text=prompt.layer("environment"))

@@ -1,7 +1,7 @@
-"""How many tokens a text costs, estimated from its bytes and corrected by what the model's vendor reported. Pure.
+"""Token estimates from the bytes of a text, calibrated with the vendor's counts. Pure.
 
-Letters are cheap, digits and punctuation dear, bytes of other scripts dearer; an estimate that is a little too high
-costs some context, one that is too low costs the request.
+Letters cost least, then digits and punctuation, then other scripts. A slightly high estimate wastes some context; a low
+one fails the request.
 """
 
 import json
@@ -22,20 +22,20 @@ PER_MARK = 1 / 1.6
 PER_WIDE_BYTE = 0.45
 SAFETY = 1.1
 MESSAGE_TOKENS = 6
-"""What a vendor's wrapping of one message or call costs on top of its text."""
+"""Overhead of one message or call."""
 
 _MAX_TEXTS = 64
-"""Remembered at once: the layers of a prompt and what was disclosed."""
+"""Maximum number of cached texts: the layers of a prompt and disclosed pieces."""
 
 _SPARE_MESSAGES = 512
-"""Remembered beyond those of the history, which has two or three messages a turn."""
+"""Number of cached messages in addition to those of the history, which has two or three per turn."""
 
-LEAST_FACTOR = 0.5
+MIN_FACTOR = 0.5
 MAX_FACTOR = 3.0
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens of a text, before calibration. Zero only for nothing."""
+    """Estimate the tokens of a text before calibration."""
     raw = text.encode("utf-8", "surrogatepass")
     wide = len(raw.translate(None, _ASCII))
     rest = raw.translate(None, _LETTERS + _WIDE)
@@ -46,30 +46,30 @@ def estimate_tokens(text: str) -> int:
 
 
 def calibrate(factor: float, *, estimated: int, reported: int) -> float:
-    """The next correction for a model: follows what was reported upwards at once, downwards slowly."""
+    """Return the next correction factor of a model, which rises at once and falls slowly."""
     if estimated <= 0 or reported <= 0:
         return factor
-    seen = min(MAX_FACTOR, max(LEAST_FACTOR, reported / estimated))
+    seen = min(MAX_FACTOR, max(MIN_FACTOR, reported / estimated))
     return seen if seen > factor else 0.8 * factor + 0.2 * seen
 
 
 class TokenCounter:
-    """Counts layers, messages and tools once each: a long history costs next to nothing to count again."""
+    """Counts tokens and caches the counts of layers, messages and tools, so that a long history isn't counted again."""
 
     def __init__(self, provider: str = "") -> None:
-        """`provider` says how pictures are counted."""
+        """Create a counter. Images are counted by the rules of `provider`."""
         self._provider = provider
         self._texts: dict[str, int] = {}
         self._messages: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._items: tuple[object, ...] = ()
-        """The items that were summarized last."""
+        """The items of the last call of `total`."""
         self._last: tuple[object, str] = (None, "")
         self._sums: list[int] = []
-        """The summarize to each of them."""
+        """The running total up to each item."""
 
     def text(self, text: str) -> int:
-        """For texts that stay the same for many turns."""
+        """Count a text that stays the same for many turns."""
         known = self._texts.get(text)
         if known is None:
             if len(self._texts) >= _MAX_TEXTS:
@@ -78,7 +78,7 @@ class TokenCounter:
         return known
 
     def last[Key](self, key: Key, render: Callable[[Key], str]) -> str:
-        """What `render` makes of `key`, kept for the next time it is this very object."""
+        """Return `render(key)`, cached for the same object."""
         if self._last[0] is not key:
             self._last = (key, render(key))
         return self._last[1]
@@ -109,16 +109,16 @@ class TokenCounter:
         return self._tools[1]
 
     def total[Item](self, items: tuple[Item, ...], cost: Callable[[Item], int]) -> int:
-        """The summed cost of a history; what it shares with the one before, from its beginning, is not summed again."""
+        """Sum the costs of a history, reusing the total of the prefix that it shares with the last one."""
         known = min(len(self._items), len(items))
-        if self._items[:known] != items[:known]:  # tuples look at identity first, which is cheap
+        if self._items[:known] != items[:known]:  # cheap: comparing tuples checks identity first
             known = next(i for i, (one, other) in enumerate(zip(self._items, items, strict=False)) if one != other)
         del self._sums[known:]
         for item in items[known:]:
             self._sums.append((self._sums[-1] if self._sums else 0) + cost(item))
         self._items = items
         if len(self._messages) > _SPARE_MESSAGES + 4 * len(items):
-            self._messages.clear()  # most are no longer told; those that are have their sums
+            self._messages.clear()  # most are no longer in the prompt, and the running totals have the others
         return self._sums[-1] if self._sums else 0
 
 

@@ -1,17 +1,17 @@
-"""Take things out of a prompt that is too large, the least useful first. Pure and deterministic.
+"""Trimming of prompts that are too large, the least useful parts first. Pure and deterministic.
 
 The order, each only as far as needed:
 
-    1  skill text of a skill that is no longer in charge
+    1  text of skills that are no longer active
     2  old results: head and tail of each, then one line, the oldest first
     3  old turns as a whole; each step stays as one line
     4  the previous conversation, its summary, the lines of step 3
     5  the newest results, down to `FIRST_CUT` characters each
-    6  what was read of the skill in charge, and what was taken out once and asked for again
+    6  text of the active skill, and results that were removed once and requested again
     7  the newest results, down to the last of `NEWEST_CHARACTERS`
 
-The overview of the skill in charge, the system layers, the task and half of a call and its result are never taken out.
-What is taken out of the run stays out (`Trim` is on record), so the beginning of the next request is the same bytes.
+The overview of the active skill, the system layers and the task are never removed, and a call is never separated from
+its result. Removals of the run are recorded (`Trim`) and permanent, so the next request starts with the same bytes.
 """
 
 import re
@@ -30,9 +30,9 @@ from metier.telemetry.excerpt import one_line
 from metier.values import StoredValue
 
 KEPT_TURNS = 2
-"""The latest turns are never dropped as a whole."""
+"""Number of latest turns that are never removed as a whole."""
 SLACK = 5
-"""Old results go until a fifth of the room is free again: several turns then share one beginning."""
+"""Old results are shortened until a fifth of the budget is free, so that several turns share one prefix."""
 DROPPED_TOGETHER = 4
 SHORT_CHARACTERS = 2_000
 LINE_CHARACTERS = 160
@@ -52,33 +52,33 @@ class Trim(StoredValue, frozen=True, kw_only=True):
 
     what: Literal["exchange", "piece"]
     exchange: int = 0
-    """Its number in the run."""
+    """Number of the exchange in the run."""
     size: Size = "short"
     characters: int = 0
-    """Where it is `short`: the most that is left of one result."""
+    """For `short`: maximum length of each result."""
     digest: str = ""
-    """Of the piece of skill text."""
+    """Digest of the piece of skill text."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trimmer:
-    """A prompt while it gets smaller. `excess` is by how many tokens it is too large; below zero there is room."""
+    """A prompt being trimmed. `excess` is the number of tokens over the limit, or below zero the free tokens."""
 
     whole: Prompt
     counter: TokenCounter
     excess: int
     limit: int
     trims: list[Trim] = field(default_factory=list[Trim])
-    """What has to stay out of the requests that follow."""
+    """Removals that apply to later requests too."""
     labels: list[str] = field(default_factory=list[str])
-    """The same and the rest for people."""
+    """All removals, for display."""
     prompt: Prompt = field(init=False)
 
     def __post_init__(self) -> None:
         self.prompt = self.whole
 
     def trim(self) -> Prompt:
-        """The prompt after as many of the steps as it takes; it may still be too large."""
+        """Apply as many steps as needed. The result may still be too large."""
         steps: tuple[Callable[[], None], ...] = (
             self._drop_foreign_pieces,
             lambda: self._shrink(self._list_old(), "short", SHORT_CHARACTERS),
@@ -108,17 +108,17 @@ class Trimmer:
         return [each for each in self.prompt.run if each.number and each.number != newest]
 
     def _is_precious(self, exchange: Exchange) -> bool:
-        """It shows the skill in charge, or gives again what an earlier request had lost."""
+        """Return True if it shows the active skill, or repeats a result that was lost."""
         return exchange.is_kept or (bool(exchange.skill) and exchange.skill == self.prompt.skill and exchange.reads)
 
     def _shrink(self, exchanges: Iterable[Exchange], size: Size, characters: int = 0) -> None:
-        """Old results, the oldest first, until there is room to spare."""
+        """Shorten old results, the oldest first, until there is spare room."""
         count = self._cut(exchanges, size, characters, enough=-self.limit // SLACK)
         if count:
             self.labels.append(f"run:results of {count} turns {'shortened' if size == 'short' else 'to one line'}")
 
     def _cut(self, exchanges: Iterable[Exchange], size: Size, characters: int, *, enough: int) -> int:
-        """Make exchanges smaller until the excess is down to `enough`; how many there were to make smaller."""
+        """Shorten exchanges until the excess is down to `enough`, and return the number of shortened ones."""
         smaller: dict[int, Exchange] = {}
         for exchange in exchanges:
             if self.excess <= enough:
@@ -136,7 +136,7 @@ class Trimmer:
         return len(smaller)
 
     def _cut_newest(self, least: int) -> None:
-        """To the largest of the sizes that fits, counted from the whole text each time."""
+        """Shorten the newest results to the largest size that fits, always from the original text."""
         newest = _get_newest(self.prompt.run)
         if not newest:
             return
@@ -159,7 +159,7 @@ class Trimmer:
         self.trims = [trim for trim in self.trims if trim.exchange != newest]
 
     def _drop_turns(self) -> None:
-        """In groups, so that what is left begins with the same turn for a while."""
+        """Remove old turns in groups, so that several requests start with the same turn."""
         latest = {each.number for each in self.prompt.run[-KEPT_TURNS:]}
         old = [each for each in self._list_old() if each.number not in latest]
         gone: set[int] = set()
@@ -199,7 +199,7 @@ class Trimmer:
         self._drop_pieces([each for each in self.prompt.disclosed if each.skill != self.prompt.skill], (2, 3, 1))
 
     def _drop_own_pieces(self) -> None:
-        """References and script descriptors that are not new; never the overview."""
+        """Remove files and script lists of the active skill that are not new, but never its overview."""
         own = [each for each in self.prompt.disclosed if each.skill == self.prompt.skill and not each.is_new]
         self._drop_pieces(own, (2, 3))
 
@@ -221,15 +221,15 @@ class Trimmer:
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """The turns of a run as they are told: in full or shortened, and those that are only told as steps."""
+    """The turns of a run in the prompt, in full or shortened, and the steps of removed ones."""
 
     run: tuple[Exchange, ...]
     earlier: tuple[StepExecutionResult, ...] = ()
 
 
 def apply_trims(history: History, trims: Iterable[Trim]) -> History:
-    """The history after these; those about other things than exchanges change nothing. Untouched turns stay the same
-    objects, so that what was counted and mapped once is not counted and mapped again."""
+    """Apply recorded trims. Unchanged turns stay the same objects, because token counts and wire forms are cached by
+    identity."""
     wanted: dict[int, list[Trim]] = {}
     for trim in trims:
         if trim.what == "exchange":
@@ -274,7 +274,7 @@ def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
 
 
 def _shorten(text: str, most: int) -> str:
-    """Head and tail, between them how many characters are missing, also those that were missing before."""
+    """Keep head and tail, with the number of omitted characters between them, including earlier omissions."""
     if len(text) <= most:
         return text
     before = _count_missing(text)
@@ -295,7 +295,7 @@ def _mark(characters: int) -> str:
 
 
 def _count_missing(text: str) -> int:
-    """Behind the marks in the text, less the marks themselves."""
+    """Count the characters omitted by marks in the text, minus the marks themselves."""
     return sum(int(mark[1]) - len(mark[0]) for mark in _MARK.finditer(text))
 
 

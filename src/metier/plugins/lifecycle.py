@@ -25,7 +25,7 @@ class PluginProblem(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """Something that a plugin is asked to do, in words that follow `It did not`."""
+    """A call of a plugin with a time limit. `what` completes the sentence `It did not …`."""
 
     plugin: str
     what: str
@@ -40,13 +40,13 @@ class Attempt(Struct, frozen=True, kw_only=True):
             return PluginProblem(self.plugin, sentence, "Raise plugins.timeout_seconds")
         except (KeyboardInterrupt, MemoryError):
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever the code of a plugin raises, the engine goes on
+        except BaseException as error:  # noqa: BLE001 - no error of a plugin may stop a run
             sentence = f"It did not {self.what}: {type(error).__name__}: {error}"
             return PluginProblem(self.plugin, sentence, "Update or uninstall it")
 
 
 class _Hung(Exception):
-    """It was given its time and is still at it. Its thread is left behind and does not keep the process alive."""
+    """A plugin exceeded its time limit. Its daemon thread is abandoned and doesn't keep the process alive."""
 
 
 def _call_patiently[T](call: Callable[[], T], *, seconds: float) -> T:
@@ -74,20 +74,20 @@ type Enabled = Literal["all", "none"] | tuple[str, ...]
 
 
 class Plugins(Struct, frozen=True):
-    """Those that work, in the order of their names, and what is wrong with the others."""
+    """The working plugins by name, and the problems of the others."""
 
     registries: tuple[Registry, ...] = ()
     problems: tuple[PluginProblem, ...] = ()
 
 
 def list_entry_points() -> tuple[EntryPoint, ...]:
-    """Every plugin that is installed, whether it is wanted or not."""
+    """List all installed plugins, enabled or not."""
     return _read_entry_points(tuple((folder, _get_change(folder)) for folder in sys.path))
 
 
 @functools.lru_cache(maxsize=4)
 def _read_entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Opens a file of each package, so it is done again only when one of the places of packages has changed."""
+    # Cached until a folder of packages changes, because this opens a file of every installed package.
     del places
     return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
 
@@ -102,7 +102,7 @@ def _get_change(folder: str) -> int:
 def load_plugins(
     enabled: Enabled, *, seconds: float, points: Iterable[EntryPoint] | None = None, taken: Sequence[str] = ()
 ) -> Plugins:
-    """Import and register what is wanted. `taken` are names of tools that no plugin may use."""
+    """Import and register the enabled plugins. `taken` has tool names that plugins can't use."""
     if enabled == "none":
         return Plugins()
     found = list_entry_points() if points is None else tuple(sorted(points, key=lambda point: point.name))
@@ -129,7 +129,7 @@ def _register(point: EntryPoint, *, seconds: float) -> Registry | PluginProblem:
         function = cast("Callable[[Registry], None]", point.load())
         wanted = getattr(function, "metier_api", API)
         if wanted != API:
-            raise RuntimeError(f"it is written for version {wanted} of the plugin interface, this is {API}")
+            raise RuntimeError(f"it requires version {wanted} of the plugin interface, but this is version {API}")
         function(registry)
 
     problem = Attempt(plugin=point.name, what="register", seconds=seconds).call(register)
@@ -141,11 +141,11 @@ def _missing(enabled: Enabled, found: Sequence[EntryPoint]) -> list[str]:
 
 
 def _absent(name: str) -> PluginProblem:
-    return PluginProblem(name, "It is not installed", "Install its distribution, or take it out of plugins.enabled")
+    return PluginProblem(name, "It is not installed", "Install it, or remove it from plugins.enabled")
 
 
 def _find_clash(registry: Registry, used: set[str], others: Sequence[Registry]) -> PluginProblem | None:
-    """No plugin may are in for a tool of ours or of another plugin: rules are written about names."""
+    """Find a name that is already taken. Rules refer to tools by name, so no plugin may replace another tool."""
     for tool in registry.tools:
         if tool.info.name in used:
             return PluginProblem(registry.plugin, f"Its tool {tool.info.name!r} has a name that is taken")
@@ -163,24 +163,24 @@ def _find_clash(registry: Registry, used: set[str], others: Sequence[Registry]) 
 
 @contextmanager
 def running(plugins: Plugins, *, seconds: float, report: Callable[[str], None]) -> Generator[tuple[Registry, ...]]:
-    """The plugins that started, for as long as the block lasts; they stop in the opposite order."""
+    """Start plugins, yield the working ones, and stop them in reverse order."""
     for problem in plugins.problems:
         report(problem.render())
-    begun: list[Registry] = []
+    started: list[Registry] = []
     working: list[Registry] = []
     try:
         for registry in plugins.registries:
-            begun.append(registry)
+            started.append(registry)
             if _call(registry, registry.start, seconds=seconds, report=report):
                 working.append(registry)
         yield tuple(working)
     finally:
-        for registry in reversed(begun):
+        for registry in reversed(started):
             _call(registry, registry.stop, seconds=seconds, report=report)
 
 
 def ask_for_layer(registry: Registry, layer: PromptLayer, *, seconds: float, report: Callable[[str], None]) -> str:
-    """The text of a layer; nothing, and a report, when the plugin fails or hangs."""
+    """Return the text of a layer, or report a problem and return an empty text if the plugin fails or hangs."""
     what = f"render its layer {layer.title!r}"
     text = Attempt(plugin=registry.plugin, what=what, seconds=seconds).call(layer.render)
     if isinstance(text, PluginProblem):

@@ -5,7 +5,7 @@ A plugin is one function, named by an entry point of the group `metier.plugins`:
     def register(registry: Registry) -> None:
         registry.tools.append(Lookup())
 
-A plugin that observes subscribes to events; a plugin that changes behaviour brings a tool or a provider.
+A plugin that observes subscribes to events; a plugin that changes behavior adds a tool or a provider.
 There are no hooks around the engine.
 """
 
@@ -22,12 +22,12 @@ from metier.store.base import Store
 from metier.tools.base import Tool
 
 API = 1
-"""Grows when a plugin that was written for the number before could break."""
+"""Version of the plugin interface; it grows with incompatible changes."""
 
 GROUP = "metier.plugins"
 
 type OpenProvider = Callable[[Connection], Provider]
-"""Gets the facts book; keys and addresses are the plugin's own business."""
+"""Gets a `Connection` with the model facts only; keys and addresses are up to the plugin."""
 
 type Subscriber = Callable[[EventRecord], None]
 """Gets every event of every run of this process, after redaction, in order, on a thread of its own."""
@@ -44,13 +44,14 @@ class Command(NamedTuple):
 
 
 class PromptLayer(NamedTuple):
-    """A text that is in the system prompt, after the agent's own."""
+    """A text in the system prompt, after the agent's own."""
 
     title: str
     render: Callable[[], str]
-    """Called once, when a run begins; the run keeps what it said."""
+    """Called once, when a run starts; the run stores the result."""
 
 
+# A dataclass, not a Struct: it is part of the plugin interface.
 @dataclass(slots=True)
 class Registry:
     """One plugin's additions. Every plugin gets its own registry, so that a failing one leaves nothing behind."""
@@ -68,4 +69,4 @@ class Registry:
     start: Callable[[], None] | None = None
     """Called before the first run of a process that uses the plugin."""
     stop: Callable[[], None] | None = None
-    """Called when that process is done with it, also when `start` failed half-way."""
+    """Called at the end of that process, even if `start` failed."""

@@ -1,4 +1,4 @@
-"""Hand events to a subscriber without ever waiting for it. A sink like any other, but one that cannot hold up a run."""
+"""A sink that passes events to a plugin's subscriber without ever waiting for it."""
 
 import queue
 import threading
@@ -8,11 +8,11 @@ from metier.events.record import EventRecord
 from metier.plugins.registry import Subscriber
 
 WAITING = 10_000
-"""Maximum number of events that may wait for a subscriber before it counts as stuck."""
+"""Maximum number of queued events; a subscriber that falls behind is disconnected."""
 
 
 class Subscription:
-    """Calls the subscriber on a thread of its own, in order. One that raises or falls too far behind is left out."""
+    """Calls a subscriber in its own thread, in order. One that raises or falls too far behind is disconnected."""
 
     def __init__(self, plugin: str, subscriber: Subscriber, *, report: Callable[[str], None], seconds: float) -> None:
         self._plugin = plugin
@@ -30,10 +30,10 @@ class Subscription:
         try:
             self._waiting.put_nowait(record)
         except queue.Full:
-            self._turn_off(f"{WAITING} events wait for it")
+            self._turn_off(f"it is {WAITING} events behind")
 
     def close(self) -> None:
-        """Wait, for a while, until it has seen everything."""
+        """Wait, up to the time limit, until all events are delivered."""
         if self._is_off:
             return
         try:
@@ -42,16 +42,16 @@ class Subscription:
         except queue.Full:
             pass
         if self._thread.is_alive():
-            self._turn_off(f"it had not seen every event after {self._seconds:g} s")
+            self._turn_off(f"it didn't process all events within {self._seconds:g} s")
 
     def _work(self) -> None:
         while (record := self._waiting.get()) is not None:
             try:
                 self._subscriber(record)
-            except Exception as error:  # noqa: BLE001 - whatever the code of a plugin raises, the engine goes on
+            except Exception as error:  # noqa: BLE001 - no error of a plugin may stop a run
                 self._turn_off(f"{type(error).__name__}: {error}")
                 return
 
-    def _turn_off(self, why: str) -> None:
+    def _turn_off(self, reason: str) -> None:
         self._is_off = True
-        self._report(f"plugin {self._plugin!r} no longer gets events: {why}")
+        self._report(f"plugin {self._plugin!r} no longer gets events: {reason}")
