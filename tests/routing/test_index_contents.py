@@ -22,7 +22,7 @@ from metier.routing.index import (
     build_ordered_tables,
     get_rarity,
     get_trigger_clauses,
-    leave_out_exclusions,
+    remove_exclusions,
 )
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.word_lists import FUNCTION_WORDS
@@ -42,7 +42,7 @@ class Plain:
 
     def __init__(self, skill: RoutableSkill) -> None:
         self.name = [stem(word) for word in split_words(skill.name)]
-        description = leave_out_exclusions(skill.description)
+        description = remove_exclusions(skill.description)
         self.description = [stem(word) for word in split_words(description)]
         self.tags = [stem(word) for tag in skill.tags for word in split_words(tag)]
         self.triggers = Counter([stem(word) for word in split_words(get_trigger_clauses(description))])

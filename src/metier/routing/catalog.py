@@ -1,6 +1,6 @@
-"""The index of the skills on this machine, for commands and for runs: by what their files hold, kept on disk.
+"""The routing index of a catalog for commands and runs, cached on disk by the contents of the skill files.
 
-Bodies are read when no index of exactly these contents is kept.
+Bodies are only read if there is no cached index for exactly these contents.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from metier.routing.skill import RoutableSkill
 
 FORMAT = 7
 MAX_FILES = 4
-"""Indexes of further catalogs that stay; the oldest goes first."""
+"""Maximum number of cached indexes; the oldest is deleted first."""
 
 
 def load_index(folder: Path, fingerprint: str) -> RoutingIndex | None:
-    """The index of exactly this catalog, or nothing."""
+    """Load the cached index of exactly this catalog, or return None."""
     sections = _files(folder).read(fingerprint)
     return None if sections is None else RoutingIndex(_unpack(sections))
 
 
 def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
-    """A folder that cannot be written is no error."""
+    """Cache an index. A folder that cannot be written is ignored."""
     _files(folder).write(fingerprint, _pack(index.tables))
 
 
@@ -59,7 +59,7 @@ def _pack(tables: IndexTables) -> list[bytes]:
 
 
 def _unpack(sections: list[memoryview]) -> IndexTables:
-    # Written by `_pack`; the checksum says that nothing else is here.
+    # Written by `_pack`; the checksum was verified.
     ids, names, by_name = cast("tuple[list[str], list[str], dict[str, list[int]]]", json.loads(bytes(sections[0])))
     words = _lines(sections[1])
     return IndexTables(
@@ -113,16 +113,16 @@ def _floats(section: memoryview) -> array[float]:
 
 
 MAX_BODY_CHARACTERS = 100_000
-"""What is indexed of one body; instructions are never that long, and a data dump says nothing new."""
+"""Indexed length of a body; longer ones are data, not instructions."""
 MIN_SKILLS = 64
-"""Skills from which on an index is kept on disk; a smaller one is built in less time than its file takes."""
-KEPT_IN_MEMORY = 8
+"""Minimum number of skills for caching: a smaller index is built faster than it is loaded."""
+MAX_IN_MEMORY = 8
 
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 class DescribedSkill(Protocol):
-    """What a skill of the catalog and one that was loaded whole have in common."""
+    """Common fields of catalog skills and loaded skills."""
 
     @property
     def id(self) -> str: ...
@@ -135,22 +135,22 @@ class DescribedSkill(Protocol):
 
 
 class _Source(NamedTuple):
-    """One skill before its body is read. They are compared by name, then by ID."""
+    """A skill before its body is read. Sources are sorted by name, then by ID."""
 
     name: str
     id: str
     digest: str
-    """Of its `SKILL.md`."""
+    """Digest of its `SKILL.md`."""
     number: int
-    """Its place among the skills that are indexed."""
+    """Position among the indexed skills."""
 
 
 class _FileChanged(Exception):
-    """A file no longer holds what the catalog says, so its index must not be kept under the old name."""
+    """A file changed since the catalog was read, so the index must not be cached under the old fingerprint."""
 
 
 def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> RoutingIndex:
-    """The index of a catalog, kept in `cache_folder` by the contents of its files."""
+    """Open the index of a catalog, cached in `cache_folder`."""
     ordered = sorted(
         _Source(content.name, content.id, content.digest, number) for number, content in enumerate(catalog.contents)
     )
@@ -161,7 +161,7 @@ def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> Routing
 
 
 def open_index_of(skills: Iterable[SkillDefinition], *, cache_folder: Path | None = None) -> RoutingIndex:
-    """The same for skills that were loaded whole: the same contents have the same index."""
+    """Open the index of loaded skills. Equal contents have the same index as in `open_index`."""
     listed = list(skills)
     ordered = sorted(
         _Source(skill.name, skill.id, digest_content(skill.data), number) for number, skill in enumerate(listed)
@@ -170,13 +170,13 @@ def open_index_of(skills: Iterable[SkillDefinition], *, cache_folder: Path | Non
 
 
 def load_routable(skill: CatalogSkill) -> RoutableSkill:
-    """The skill with its body; a body that cannot be read any more is empty."""
+    """Load a skill with its body, which is empty if it can no longer be read."""
     data = _read(skill)
     return build_routable(skill, body="" if data is None else read_front_matter(data).body)
 
 
 def build_routable(skill: DescribedSkill, *, body: str) -> RoutableSkill:
-    """A skill as it is ranked, for commands and for runs: code blocks and what goes beyond the limit are left out."""
+    """Build a skill for ranking, without code blocks and text beyond the limit."""
     text = body[:MAX_BODY_CHARACTERS]
     return RoutableSkill(
         id=skill.id,
@@ -191,7 +191,8 @@ def _load_unchanged(skill: CatalogSkill) -> RoutableSkill:
     data = _read(skill)
     if data is None or digest_content(data) != skill.digest:
         raise _FileChanged
-    # The same content as the catalog was read from: where nothing was wrong with it, its fields need no second look.
+    # The content is the one that the catalog was read from: without problems, the front matter need not be parsed
+    # again.
     return build_routable(skill, body=read_front_matter(data).body if skill.problems else read_body(data))
 
 
@@ -218,12 +219,12 @@ def _build(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill]) -> 
 
 
 class _Memory:
-    """The place of one index in this process: its runs mostly have the same catalog."""
+    """A slot for an index, shared by the runs of a process, which mostly have the same catalog."""
 
     index: RoutingIndex | None = None
 
 
-@lru_cache(maxsize=KEPT_IN_MEMORY)
+@lru_cache(maxsize=MAX_IN_MEMORY)
 def _get_memory(_fingerprint: str) -> _Memory:
     return _Memory()
 

@@ -1,4 +1,4 @@
-"""The `routing:` section of `agent.yaml`: what ranks skills beside their words. Never holds a key."""
+"""The `routing:` section of `agent.yaml`: embeddings for skill routing. It never holds a key."""
 
 from typing import Annotated
 
@@ -9,33 +9,33 @@ from metier.values import Value
 
 
 class EmbeddingsOptions(Value):
-    """What turns texts into vectors; without an address and a folder skills are ranked by words only."""
+    """Embedding server or model. Without either, skills are only ranked by words."""
 
     base_url: Annotated[str, Field(pattern=r"^(https?://[^\s/?#]+\S*)?$")] = Field(
         default="",
         description=(
-            "The address of an OpenAI-compatible server that makes embeddings, `/v1` included, such as "
-            "`http://localhost:8080/v1`; empty: skills are ranked by words only."
+            "Address of an OpenAI-compatible embedding server, including `/v1`, such as `http://localhost:8080/v1`. "
+            "Skills are only ranked by words if empty."
         ),
     )
     folder: str = Field(
         default="",
         description=(
-            "A folder with a static embedding model (`model.safetensors` and `tokenizer.json`), instead of a server; "
-            "needs the extra `embeddings`."
+            "Folder with a static embedding model (`model.safetensors` and `tokenizer.json`), instead of a server. "
+            "Requires the extra `embeddings`."
         ),
     )
     model: Annotated[str, Field(min_length=1)] = Field(
-        default="text-embedding-3-small", description="The embedding model that the server is asked for."
+        default="text-embedding-3-small", description="Embedding model of the server."
     )
     api_key_env: Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = Field(
-        default="", description="The environment variable that holds the key of the server; empty: it wants none."
+        default="", description="Environment variable with the server's key; empty if it needs none."
     )
     timeout_seconds: float = Field(
         default=5,
         gt=0,
         allow_inf_nan=False,
-        description="How long one request may wait for embeddings, in seconds; then it is ranked by words only.",
+        description="Timeout of embeddings for one request, in seconds; then skills are only ranked by words.",
     )
 
     @property
@@ -46,15 +46,15 @@ class EmbeddingsOptions(Value):
     @classmethod
     def _is_one_of_two(cls, folder: str, info: ValidationInfo) -> str:
         if folder and info.data.get("base_url"):
-            message = "must be empty where base_url names a server"
+            message = "must be empty if base_url is set"
             raise PydanticCustomError("together", message, {"other": "base_url"})
         return folder
 
 
 class RoutingOptions(Value):
-    """What ranks skills beside their words."""
+    """Skill routing."""
 
     embeddings: EmbeddingsOptions = Field(
         default=EmbeddingsOptions.model_construct(),
-        description="What turns texts into vectors: a server, or a model in a folder; off without either.",
+        description="Embedding server, or model in a folder; disabled without either.",
     )

@@ -1,10 +1,10 @@
-"""Build the posting lists of a catalog, so that a request touches only skills that share a word with it. Pure.
+"""The posting lists of a catalog, which limit ranking to skills that share a word with the request. Pure.
 
-Skills are numbered by name, then id: the smaller number wins a tie. Every posting carries its finished impact, so
-ranking a request only multiplies and adds.
+Skills are numbered by name, then id; the smaller number wins a tie. Every posting has its precomputed impact, so that
+ranking only multiplies and adds.
 
-"Do not use for X" in a description brings requests for X to the wrong skill, so such clauses are left out. Clauses
-after "Use when" are written in the words of requests and count a little more.
+Clauses such as "Do not use for X" are removed from descriptions, because they attract requests for X. Clauses after
+"Use when" resemble requests and count slightly more.
 """
 
 import math
@@ -13,7 +13,6 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
@@ -21,26 +20,26 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from metier.routing.names import normal_name
+from metier.routing.named_skills import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 from metier.routing.words import count_tokens, split_into_tokens, split_words, stem
 
 META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.45
-"""How much a long field dilutes its words: 0 not at all, 1 in proportion."""
+"""Length normalization of fields: 0 none, 1 proportional."""
 NAME_IMPACT, BODY_IMPACT = 0.3, 0.55
 """Relative to 1.0 for name, description and tags together."""
 SATURATION = 0.6
-"""How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
+"""Saturation of repeated words: repetition multiplies a word's impact by at most 1 + this."""
 BODY_ONLY_SHARE = 0.8
-"""How much a skill that has a word only in its body counts towards the word being common."""
+"""Weight of skills with a word only in their body in the word's document frequency."""
 TRIGGER_SHARE = 0.15
-"""Extra occurrences of a word that follows "Use when"."""
+"""Additional occurrences of a word after "Use when"."""
 RARITY_POWER = 0.9
 """Below 1: one rare word does not outweigh several ordinary ones."""
 
 UNSEEN_SKILLS = 30
-"""Imagined skills that have none of the words: in a catalog of ten on one subject, the subject still tells."""
+"""Virtual skills without any of the words, so that the common subject of a small catalog keeps some weight."""
 
 _EXCLUSION = re.compile(
     r"(?:\b(?:do not|don't|don’t|never|not)\s+"
@@ -48,8 +47,8 @@ _EXCLUSION = re.compile(
     r"|\bskip (?:on|for|when|if|this)\b|\bavoid (?:for|when|using)\b|\bexcept when\b)[^.;\n]*",
     re.IGNORECASE,
 )
-_EXCLUSION_SIGNS = ("not", "don", "never", "skip", "avoid", "except")
-"""Without one of these there is no such clause; looking for them takes a tenth of the time."""
+_EXCLUSION_WORDS = ("not", "don", "never", "skip", "avoid", "except")
+"""Every exclusion clause has one of these. Checking them first takes a tenth of the time."""
 _TRIGGER = re.compile(
     r"\b(?:use (?:this (?:skill )?)?(?:when|for|if|to|whenever|after|before|with)|triggers?\b|when (?:the )?users?"
     r"|invoke when|activates? (?:when|on|for)|also use|should be used)",
@@ -58,69 +57,69 @@ _TRIGGER = re.compile(
 
 
 class Term(NamedTuple):
-    """One posting list that a word of the request leads to, perhaps by repair."""
+    """A posting list for a word of the request, possibly after typo correction."""
 
     key: int
     weight: float
     word: str
     meant: str
     light: bool
-    """Grammar only: refines the order, brings no skill in."""
+    """True for function words, which refine the order but select no skill."""
     common: bool
-    """A large share of the skills have it."""
+    """True if a large share of the skills has it."""
 
     def weigh(self, factor: float) -> "Term":
-        """The same with another weight; `_replace` takes four times as long, and a request has dozens."""
+        """Return the term with its weight multiplied."""
+        # `_replace` takes four times as long, and a request has dozens of terms.
         return Term._make((self.key, self.weight * factor, self.word, self.meant, self.light, self.common))
 
 
-@dataclass(slots=True)
-class Postings:
-    """For each key, the skills that have it, with impact and fields; keys share flat columns."""
+class Postings(Struct):
+    """The skills of each key with impacts and fields, in flat columns."""
 
-    starts: array[int] = field(default_factory=lambda: array("I", [0]))
-    """Where the skills of a key begin; one more entry than keys."""
-    skills: list[int] | array[int] = field(default_factory=list[int])
-    """A list where the index was built, which is searched faster: one object per skill, however often it stands. An
-    array where it was read from disk: most commands rank one request, and a list takes longer to make."""
-    impacts: array[float] = field(default_factory=lambda: array("f"))
-    fields: array[int] = field(default_factory=lambda: array("B"))
-    rarities: array[float] = field(default_factory=lambda: array("f"))
+    starts: array[int] = msgspec.field(default_factory=lambda: array("I", [0]))
+    """The start of each key's skills, and the end of the last."""
+    skills: list[int] | array[int] = msgspec.field(default_factory=list[int])
+    """A list after building, because it is searched faster. An array after loading from disk: most commands rank one
+    request, and converting it to a list takes longer."""
+    impacts: array[float] = msgspec.field(default_factory=lambda: array("f"))
+    fields: array[int] = msgspec.field(default_factory=lambda: array("B"))
+    rarities: array[float] = msgspec.field(default_factory=lambda: array("f"))
 
 
 class IndexTables(Struct, frozen=True):
-    """Everything needed to rank a request; built by `build_tables`, kept on disk by `cache`."""
+    """All data for ranking, built by `build_tables` and cached on disk by `catalog`."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
     words: dict[str, int]
-    """Stem to key in `postings`."""
+    """Keys in `postings` by stem."""
     postings: Postings
     pair_starts: array[int]
-    """Where the pairs that begin with a word begin; one more entry than words."""
+    """The start of each word's pairs, and the end of the last."""
     pair_seconds: array[int]
-    """The second word of every pair, sorted within the first; its place here is the key in `pairs`."""
+    """The second word of every pair, sorted within the first word; its position is the key in `pairs`."""
     pairs: Postings
     forms: dict[str, int]
-    """Every spelling in the catalog, and every function and filler word, with the key of its stem (-1: none)."""
+    """Every spelling in the catalog and every function and filler word, with the key of its stem, or -1."""
     name_words: tuple[tuple[int, ...], ...]
-    """The keys of the words in each name."""
+    """Keys of the words of each name."""
     name_rarities: array[float]
     """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
-    """Normal form of a name to the skills that have it."""
+    """Skills by normalized name."""
     forms_by_start: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
-    """`forms` grouped for the repair of typos; filled when a request first needs it."""
+    """`forms` grouped for typo correction, filled on first use."""
     readings: dict[str, tuple[Term, ...]] = msgspec.field(default_factory=dict[str, tuple[Term, ...]])
-    """What the words of `forms` mean in a request; filled as requests need them."""
+    """Terms of the words of `forms`, filled on use."""
     rows: dict[int, array[float]] = msgspec.field(default_factory=dict[int, "array[float]"])
-    """The impacts of common words and of grammar, one entry per skill of the catalog; filled as requests need them."""
+    """Impacts of common and function words on every skill, filled on use."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def list_pairs(self, words: Iterable[int]) -> Iterator[int]:
-        """The keys in `pairs` of the words side by side; a word of -1 is in no pair."""
+        """Yield the keys in `pairs` of adjacent words; -1 is in no pair."""
         starts, seconds = self.pair_starts, self.pair_seconds
         for first, second in pairwise(words):
             if first >= 0 and second >= 0:
@@ -130,7 +129,7 @@ class IndexTables(Struct, frozen=True):
                     yield at
 
     def get_row(self, key: int) -> array[float]:
-        """The impact of a word on every skill, 0 where it is missing. Kept: ask for common words and grammar only."""
+        """Return the cached impacts of a common or function word on every skill."""
         row = self.rows.get(key)
         if row is None:
             row = array("f", bytes(4 * len(self)))
@@ -149,12 +148,12 @@ def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
 
 @cache
 def _build_empty() -> IndexTables:
-    """The index of no skills, shared: it still holds every function and filler word."""
+    # Shared, because even an empty index has all function and filler words.
     return build_ordered_tables([])
 
 
 def build_ordered_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
-    """Index skills that are sorted by name, then id. They are read one at a time: bodies take much memory."""
+    """Index skills that are sorted by name, then id. They are read one at a time, because bodies need much memory."""
     counted = _WordCounter()
     for skill in skills:
         counted.add(skill)
@@ -162,18 +161,18 @@ def build_ordered_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
 
 
 class _Mention(NamedTuple):
-    """A word in name, description or tags of one skill."""
+    """A word in the name, description or tags of a skill."""
 
     skill: int
     times: float
-    """Occurrences, with `TRIGGER_SHARE`."""
+    """Occurrences, including `TRIGGER_SHARE`."""
     in_name: int
     fields: int
-    """As bits."""
+    """Bits."""
 
 
 class _WordCounter:
-    """Counts the words of one skill after the other."""
+    """Counts the words of skills, one skill at a time."""
 
     def __init__(self) -> None:
         self._vocabulary = _Vocabulary()
@@ -185,14 +184,14 @@ class _WordCounter:
         self._pair_lengths: list[int] = []
         self._mentions: defaultdict[int, list[_Mention]] = defaultdict(list)
         self._pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        # For each token of a body: skill number and count of one skill after the other. An array, because two
-        # integer objects for each of the millions of entries of a large catalog would fill the memory.
+        # Alternating skill numbers and counts for each token. Arrays, because integer objects for the millions of
+        # entries of a large catalog would need too much memory.
         self._body_tokens: defaultdict[str, array[int]] = defaultdict(lambda: array("I"))
 
     def add(self, skill: RoutableSkill) -> None:
         number = len(self._ids)
         pairs: set[tuple[int, int]] = set()
-        description = leave_out_exclusions(skill.description)
+        description = remove_exclusions(skill.description)
         name = self._read(skill.name, pairs)
         words = self._read(description, pairs)
         tags = [key for tag in skill.tags for key in self._read(tag, pairs)]
@@ -230,7 +229,7 @@ class _WordCounter:
         )
 
     def _read(self, text: str, pairs: set[tuple[int, int]] | None = None) -> list[int]:
-        """The words of a text; adjacent ones are added to `pairs`."""
+        """Return the words of a text and add adjacent ones to `pairs`."""
         keys: list[int] = []
         for tokens in split_into_tokens(text):
             numbers = [*chain.from_iterable(map(self._vocabulary.__getitem__, tokens))]
@@ -252,14 +251,14 @@ class _WordCounter:
             self._mentions[key].append(_Mention(number, weighted, in_name.get(key, 0), fields[key]))
 
     def _count_body(self, number: int, text: str) -> int:
-        """Count its tokens and return their number."""
+        """Count the tokens of a body and return their number."""
         counted = count_tokens(text)
         for token, times in counted.items():
             self._body_tokens[token].extend((number, times))
         return counted.total()
 
     def _join_bodies(self) -> dict[int, list[tuple[int, int]]]:
-        """For each word, skill number and count. Tokens become words here, once each; function words are left out."""
+        """Map each word to skill numbers and counts. Each token is split once; function words are omitted."""
         entries: defaultdict[int, list[array[int]]] = defaultdict(list)
         for token, columns in self._body_tokens.items():
             keys = self._vocabulary.number([word for word in split_words(token) if word not in FUNCTION_WORDS])
@@ -308,7 +307,7 @@ class _WordCounter:
 
 
 class _Vocabulary(dict[str, tuple[int, ...]]):
-    """The words of each token. Numbers words as they come; each token is split once, and each spelling stemmed once."""
+    """Numbers words by token. Each token is split once, and each spelling stemmed once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +319,7 @@ class _Vocabulary(dict[str, tuple[int, ...]]):
         return keys
 
     def number(self, words: Iterable[str]) -> list[int]:
-        """The numbers of words as `split_words` returns them."""
+        """Return the numbers of words from `split_words`."""
         keys: list[int] = []
         for word in words:
             key = self.forms.get(word)
@@ -331,7 +330,7 @@ class _Vocabulary(dict[str, tuple[int, ...]]):
 
 
 def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Normal form of each name to the numbers of the skills that have it."""
+    """Map normalized names to skill numbers."""
     table: defaultdict[str, list[int]] = defaultdict(list)
     for number, name in enumerate(names):
         if key := normal_name(name):
@@ -340,7 +339,7 @@ def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _sum_counts(columns: Sequence[array[int]]) -> list[tuple[int, int]]:
-    """Skill number and count, from the same of each spelling."""
+    """Sum the counts of all spellings per skill."""
     if len(columns) == 1:
         return [*zip(columns[0][::2], columns[0][1::2], strict=True)]
     counts: Counter[int] = Counter()
@@ -351,7 +350,7 @@ def _sum_counts(columns: Sequence[array[int]]) -> list[tuple[int, int]]:
 
 
 def _compute_drags(lengths: Sequence[int], length_weight: float) -> list[float]:
-    """For each skill, how much the length of a field takes from a word in it."""
+    """Compute the length normalization of each skill."""
     mean = sum(lengths) / len(lengths) if lengths else 0.0
     if not mean:
         return [SATURATION] * len(lengths)
@@ -362,21 +361,21 @@ def _saturate(times: float, drag: float) -> float:
     return times * (SATURATION + 1) / (times + drag)
 
 
-def leave_out_exclusions(description: str) -> str:
-    """The description without what the skill is not for; whole where nothing else would be left."""
+def remove_exclusions(description: str) -> str:
+    """Remove exclusion clauses from a description, unless nothing else would remain."""
     folded = description.casefold()
-    if not any(sign in folded for sign in _EXCLUSION_SIGNS):
+    if not any(word in folded for word in _EXCLUSION_WORDS):
         return description
-    kept = _EXCLUSION.sub(" . ", description)
-    return kept if any(character.isalnum() for character in kept) else description
+    rest = _EXCLUSION.sub(" . ", description)
+    return rest if any(character.isalnum() for character in rest) else description
 
 
 def get_trigger_clauses(description: str) -> str:
-    """What follows the first "Use when" or similar."""
+    """Return the text from the first "Use when" or similar phrase on."""
     match = _TRIGGER.search(description)
     return description[match.start() :] if match else ""
 
 
 def get_rarity(having: float, catalog_size: int) -> float:
-    """How much a word tells that so many skills have."""
+    """Compute the inverse document frequency of a word."""
     return math.log(1 + (catalog_size + UNSEEN_SKILLS - having + 0.5) / (having + 0.5))

@@ -1,6 +1,6 @@
-"""Choose which skills a model is shown in full: the best few, with a plan for requests that no skill answers. Pure.
+"""The prefilter: skills that the model gets with their descriptions, and a fallback if none matches. Pure.
 
-Nothing is hidden for good: a skill that is not a candidate keeps its name in the prompt and is reached by search.
+No skill is hidden for good: the others keep their name in the prompt and can be found by search.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ class Prefiltered(Struct, frozen=True, kw_only=True):
 
     candidates: tuple[SkillCandidate, ...]
     considered: int
-    """How many skills the catalog has."""
+    """Size of the catalog."""
     fell_back: bool = False
-    """No skill reached the score, so every skill of the catalog is a candidate."""
+    """True if no skill reached the score, so that all are candidates."""
 
 
 def prefilter(
@@ -38,13 +38,13 @@ def prefilter(
     strategy: ZeroCandidateStrategy = "fallback_all_skills",
     similar: Sequence[Similar] = (),
 ) -> Prefiltered:
-    """The skills worth trying for a request, however few the catalog has.
+    """Select the candidates for a request.
 
-    `min_score` is for the best skill: it decides whether the request has candidates, never which of the `top_k` stay.
-    A cut between them would save a few descriptions and lose right answers that come second to last. `similar` are the
-    skills that embeddings find: they change the order and bring skills in, and do not count for `min_score`.
+    `min_score` applies to the best skill only: it decides whether there are candidates, not which of the `top_k` stay,
+    because a threshold for each would save a few descriptions and lose right answers. `similar` has the skills found by
+    embeddings: they change the order and add skills, but don't count for `min_score`.
 
-    Raises `NoSkillMatches` where no skill reaches `min_score` and the strategy is `fail_fast`.
+    Raises `NoSkillMatches` if no skill reaches `min_score` and the strategy is `fail_fast`.
     """
     ranked = rank_skills(index, query, count=top_k, similar=similar)
     matching = tuple(each for each in ranked if each.matched or each.named or each.similarity is not None)
@@ -62,7 +62,7 @@ def prefilter(
 def rank_request(
     index: RoutingIndex, query: str, *, count: int = DEFAULT_TOP_K, similar: Sequence[Similar] = ()
 ) -> tuple[SkillCandidate, ...]:
-    """The best skills for a request whatever their score, best first; none where no skill has to do with it."""
+    """Return the best skills for a request regardless of their score, or none if no skill matches at all."""
     found = prefilter(index, query, top_k=count, min_score=0, similar=similar)
     return () if found.fell_back else found.candidates
 
@@ -70,7 +70,7 @@ def rank_request(
 def rank_skills(
     index: RoutingIndex, query: str, *, count: int, similar: Sequence[Similar] = ()
 ) -> list[SkillCandidate]:
-    """The best skills by words, fused with the similar ones where there are any."""
+    """Return the best skills by words, fused with similar ones if given."""
     if not similar:
         return index.rank(query, count)
     by_words = [each for each in index.rank(query, max(count, DEPTH)) if each.matched or each.named]
@@ -79,7 +79,7 @@ def rank_skills(
 
 
 def _all_skills(index: RoutingIndex, ranked: list[SkillCandidate]) -> tuple[SkillCandidate, ...]:
-    """The ranked skills, then the rest by name."""
+    """Return the ranked skills, then the rest by name."""
     seen = {candidate.skill_id for candidate in ranked}
     rest = (
         SkillCandidate(skill_id=skill_id, skill_name=name, score=0.0)

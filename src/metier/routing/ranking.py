@@ -1,8 +1,8 @@
-"""Rank the skills of an index for a request. Pure and deterministic: of equal ones, the name decides, then the id.
+"""Ranking of the skills of an index for a request. Pure and deterministic: ties are broken by name, then id.
 
-Two passes: the telling words of the request collect the skills that share one, then the best of them are looked at
-closely (grammar, share of the request covered, share of the name said). Sums become scores from 0 to 100 that mean the
-same in a catalog of ten skills and of ten thousand; `docs/concepts/routing.md` says how the constants were found.
+There are two passes: the content words of the request select skills, then the best ones are scored in detail (function
+words, share of the request covered, share of the name mentioned). Scores from 0 to 100 have the same meaning in
+catalogs of ten and of ten thousand skills; `docs/concepts/routing.md` explains the constants.
 """
 
 import re
@@ -21,20 +21,20 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA, Prefix
 
 from metier.routing.index import RARITY_POWER, IndexTables, Postings, Term, build_tables, get_rarity
-from metier.routing.names import find_named
+from metier.routing.named_skills import list_named
 from metier.routing.skill import MatchedWord, RoutableSkill, SkillCandidate, field_names
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, split_words, stem, weight_of
 
 ACT_WEIGHT = 1.2
 FIRST_WEIGHT, LAST_WEIGHT = 1.15, 1.2
-"""Of several sentences, the first and the last say what is wanted; those between tell about it."""
+"""The first and the last of several sentences usually contain the request, those between them the background."""
 CODE_WEIGHT = 0.6
-"""A word that stands only in code, in a path or in an address."""
+"""Weight of a word that only occurs in code, paths or addresses."""
 
 _VAGUE_ACTS = frozenset(
     {"add", "build", "check", "create", "find", "list", "look", "make", "set", "show", "update", "write"}
 )
-"""Acts of so many skills that they tell less than their object."""
+"""Verbs of so many skills that they are less specific than their object."""
 
 _ACT = re.compile(
     r"(?:(?:^|[.!?\n])\s*|\b(?:and|i|let's|lets|me|need|please|then|to|want|we|you)\s+)([a-z]+)", re.IGNORECASE
@@ -46,7 +46,7 @@ _FILE = re.compile(r"\.(?:cs|csv|go|java|js|json|jsx|md|pdf|py|rs|ts|tsx|ya?ml)\
 
 
 def get_emphasis(text: str) -> Callable[[str], float]:
-    """The factor of a word of this request, as `split_words` gives it."""
+    """Return a function that computes the weight of a word of this request."""
     acts = {match.lower() for match in _ACT.findall(text)} - _VAGUE_ACTS
     prose = _find_prose(text)
     first, last = _get_ends(text)
@@ -63,7 +63,7 @@ def get_emphasis(text: str) -> Callable[[str], float]:
 
 
 def _get_ends(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of the first and of the last sentence; none where there is one sentence only."""
+    """Return the words of the first and the last sentence; none if there is only one."""
     sentences = _SENTENCE_END.split(text.strip())
     if len(sentences) < 2:
         return frozenset(), frozenset()
@@ -71,7 +71,7 @@ def _get_ends(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _find_prose(text: str) -> set[str] | None:
-    """The words outside of code, paths and addresses; nothing where the text has none of these."""
+    """Find the words outside of code, paths and addresses; None if the text has none of these."""
     if not _CODE_SIGNS.search(text):
         return None
     pieces = [piece for piece in _CODE.sub(" ", text).split() if not _is_path(piece)]
@@ -82,14 +82,14 @@ def _is_path(piece: str) -> bool:
     return piece.count("/") > 1 or _FILE.search(piece) is not None
 
 
-SHORTEST_WORD = 4
+MIN_WORD_LENGTH = 4
 MAX_WORD_LENGTH = 40
-MAX_REPAIRS = 32
-"""Unknown words of one request that are looked at; a pasted log has thousands."""
+MAX_CORRECTIONS = 32
+"""Maximum number of unknown words that are corrected; a pasted log has thousands."""
 MIN_SIMILARITY = 0.74
-MEANINGS = 3
+MAX_MEANINGS = 3
 CERTAINTY = 0.8
-"""What a repaired word counts at most, beside 1.0 for a known one."""
+"""Maximum weight of a corrected word, relative to 1.0 for a known one."""
 
 STEM_LETTERS = 4
 MIN_PREFIX = 0.55
@@ -97,94 +97,95 @@ INFLECTED_CERTAINTY = 0.9
 
 
 class Meaning(NamedTuple):
-    """A spelling of the catalog that an unknown word may stand for."""
+    """A spelling in the catalog that an unknown word may be."""
 
     word: str
     weight: float
 
 
 def list_meanings(word: str, index: IndexTables) -> list[Meaning]:
-    """The nearest known spellings, surest first; nothing for short words and plain numbers."""
-    if not SHORTEST_WORD <= len(word) <= MAX_WORD_LENGTH or word.isdigit():
+    """List the closest known spellings, best first; none for short words and numbers."""
+    if not MIN_WORD_LENGTH <= len(word) <= MAX_WORD_LENGTH or word.isdigit():
         return []
     if not index.forms_by_start:
         _group_forms(index)
     weights: dict[str, float] = {}
-    for form, similarity in _misspelt(word, index):
+    for form, similarity in _list_misspelled(word, index):
         weights[form] = CERTAINTY * similarity
-    for form, similarity in _inflected(word, index):
+    for form, similarity in _list_inflected(word, index):
         weights[form] = max(weights.get(form, 0.0), INFLECTED_CERTAINTY * similarity)
     surest = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
-    return [Meaning(form, weight) for form, weight in surest[:MEANINGS]]
+    return [Meaning(form, weight) for form, weight in surest[:MAX_MEANINGS]]
 
 
-def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
+def _list_misspelled(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     choices: list[str] = []
-    # No spelling that differs more in length can be similar enough.
+    # Spellings with a larger difference in length can't be similar enough.
     reach = int((1 - MIN_SIMILARITY) * (len(word) + 2))
-    # The first letter stays: people rarely mistype it, and another one makes another word (`vstack`, `gstack`).
+    # The first letter must match: it is rarely mistyped, and another one usually makes another word (`vstack`,
+    # `gstack`).
     for length in range(len(word) - reach, len(word) + reach + 1):
         choices += index.forms_by_start.get(f"1{word[0]}{length}", ())
     scorer = OSA.normalized_similarity
-    yield from _rank_spelling(word, choices, scorer, at_least=MIN_SIMILARITY, most=2 * MEANINGS)
+    yield from _rank_spelling(word, choices, scorer, at_least=MIN_SIMILARITY, limit=2 * MAX_MEANINGS)
 
 
-def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
-    """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
+def _list_inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
+    """List spellings with the same prefix: `translator` for `translation`, and the cases of inflected languages."""
     choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
-    yield from _rank_spelling(word, choices, Prefix.normalized_similarity, at_least=MIN_PREFIX, most=MEANINGS)
+    yield from _rank_spelling(word, choices, Prefix.normalized_similarity, at_least=MIN_PREFIX, limit=MAX_MEANINGS)
 
 
 def _rank_spelling(
-    word: str, choices: Iterable[str], scorer: Callable[..., float], *, at_least: float, most: int
+    word: str, choices: Iterable[str], scorer: Callable[..., float], *, at_least: float, limit: int
 ) -> Iterator[tuple[str, float]]:
-    # Of equally near spellings the first stays, so their order must not depend on how the index was built.
-    found = process.extract(word, sorted(choices), scorer=scorer, limit=most, score_cutoff=at_least)
+    # Sorted, because ties are resolved by order, which must not depend on how the index was built.
+    found = process.extract(word, sorted(choices), scorer=scorer, limit=limit, score_cutoff=at_least)
     return ((form, similarity) for form, similarity, _ in found)
 
 
 def _group_forms(index: IndexTables) -> None:
-    """Group spellings by first letter and length, and by beginning."""
+    """Group spellings by first letter and length, and by prefix."""
     groups: dict[str, list[str]] = {}
     for form in index.forms:
-        if len(form) >= SHORTEST_WORD - 1 and not form.isdigit():
+        if len(form) >= MIN_WORD_LENGTH - 1 and not form.isdigit():
             groups.setdefault(f"1{form[0]}{len(form)}", []).append(form)
             groups.setdefault(form[:STEM_LETTERS], []).append(form)
-    # At once, so that another thread never sees half of it.
+    # In one step, so that other threads never see a partial result.
     index.forms_by_start.update(groups)
 
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
-"""What is read of a very long request: people put what they want before or after what they pasted."""
+"""Parts of a very long request that are read: users write the request before or after pasted text."""
 REPEAT_SATURATION = 0.5
 PAIR_IMPACT = 0.35
 MAX_PARTS = 6
-"""Parts of an identifier that are put together again."""
+"""Maximum number of parts of an identifier that are joined again."""
 COMMON_SHARE = 0.22
-"""A word that more of the skills have is common."""
+"""Share of the skills above which a word is common."""
 COVERAGE_POWER = 0.2
 NAME_BONUS = 0.2
 CLOSE_LOOK = 24
-"""Skills looked at closely, at least; always more than are asked for."""
+"""Minimum number of skills scored in detail; always more than requested."""
 MATCHES_SHOWN = 8
 ENOUGH_WORDS = 12
-"""Of a request with so many telling words, the common ones only refine the order: measured on long requests, they
-bring in no skill that the others would not."""
+"""Number of rare content words from which on common ones only refine the order: measured on long requests, they then
+select no additional skill."""
 SPARE = 4
-"""How many more skills are then looked at closely."""
+"""Additional skills that are then scored in detail."""
 SCAN_FACTOR = 8
-"""A posting list shorter than this many times the skills looked for is scanned whole, a longer one searched."""
+"""Posting lists shorter than this factor times the number of skills are scanned; longer ones are searched."""
 
 FIELDS_BY_BITS = tuple(field_names(bits) for bits in range(16))
 SOLID_EVIDENCE = 0.856
-"""Strength that halves every score; chosen so that the best match reaches 55 at a strength of 0.9."""
+"""Strength at which scores are halved, chosen so that the best match gets 55 at a strength of 0.9."""
 STEEPNESS = 4
 NEARNESS_POWER = 0.54
-"""A skill with a third of the best one's sum keeps 55 of 100."""
+"""Chosen so that a skill with a third of the best sum keeps 55 % of its score."""
 
 
 class RoutingIndex(Struct, frozen=True):
-    """A catalog, ready for requests."""
+    """An indexed catalog."""
 
     tables: IndexTables
 
@@ -192,7 +193,7 @@ class RoutingIndex(Struct, frozen=True):
         return len(self.tables)
 
     def rank(self, query: str, k: int) -> list[SkillCandidate]:
-        """The `k` best skills for a request, best first; a catalog of at most `k` skills comes back whole."""
+        """Return the `k` best skills for a request, or the whole catalog if it has at most `k` skills."""
         return _rank(self.tables, query, k)
 
 
@@ -203,49 +204,49 @@ def build_index(skills: Iterable[RoutableSkill]) -> RoutingIndex:
 
 @lru_cache(maxsize=8)
 def _build_index(skills: tuple[RoutableSkill, ...]) -> RoutingIndex:
-    """Kept, because the runs of a process mostly have the same catalog."""
+    # Cached, because the runs of a process mostly have the same catalog.
     return RoutingIndex(build_tables(skills))
 
 
 def rank(query: str, skills: Sequence[RoutableSkill], k: int = 8) -> list[SkillCandidate]:
-    """The `k` best skills for a request, best first. Ask `build_index` where a catalog serves several requests."""
+    """Return the `k` best skills for a request. Use `build_index` for several requests to one catalog."""
     return build_index(skills).rank(query, k)
 
 
 class Request(Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
-    """One per posting list, the weightiest first."""
+    """One per posting list, in descending order of weight."""
     pairs: dict[int, float]
-    """The weight of each pair of words side by side that the catalog has."""
+    """Weights of adjacent words that the catalog has as a pair."""
 
 
 type _Owners = dict[int, AbstractSet[int]]
-"""For each telling term of a request, by key, the skills under the close look that have it."""
+"""The detailed skills that have each content term, by key."""
 
 
 class _Collected(NamedTuple):
-    """What the first pass leaves to the close look."""
+    """Result of the first pass."""
 
     sums: Sequence[float]
-    """For every skill, what the pairs and the counted terms add up to."""
+    """The sum of the pairs and the counted terms for every skill."""
     counted: frozenset[int]
-    """Keys of these terms. The others are grammar or common words."""
+    """Keys of the counted terms; the others are function words or common words."""
     best: Sequence[int]
-    """The skills to look at."""
+    """The skills to score in detail."""
 
 
 def _rank(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
-    """The `k` best skills for a request. A catalog of at most `k` skills comes back whole."""
+    """Rank in two passes, with the named skills first."""
     if k <= 0 or not len(index):
         return []
     text = clip_request(query)
     request = read_request(text, index)
-    named = find_named(text, index.by_name)[:k]
+    named = list_named(text, index.by_name)[:k]
     whole = len(index) <= k
     collected = _collect(index, request, len(index) if whole else max(CLOSE_LOOK, k + 12))
     chosen = frozenset(range(len(index)) if whole else [*collected.best, *named])
     owners = _get_owners(index, request.terms, chosen)
-    by_words = _look_closely(index, request.terms, collected, owners=owners, chosen=chosen)
+    by_words = _score_in_detail(index, request.terms, collected, owners=owners, chosen=chosen)
     others = [number for number in sorted(chosen) if number not in named and (by_words[number] > 0 or whole)]
     others.sort(key=by_words.__getitem__, reverse=True)
     best = max(by_words.values(), default=0.0)
@@ -255,7 +256,7 @@ def _rank(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
 
 
 def _collect(index: IndexTables, request: Request, wanted: int) -> _Collected:
-    """The skills with the highest sums, `wanted` of them where so many share a telling word with the request."""
+    """Select up to `wanted` skills with the highest sums."""
     heavy = [term for term in request.terms if not term.light]
     if len(heavy) > ENOUGH_WORDS:
         rare = [term for term in heavy if not term.common]
@@ -292,16 +293,17 @@ def _add_up(index: IndexTables, terms: Sequence[Term], pairs: Mapping[int, float
 
 
 def _best(postings: Postings, terms: Sequence[Term], sums: Sequence[float], *, wanted: int) -> list[int]:
-    """The skills with the highest sums above 0; of equal ones those with the smaller number."""
-    # Some skills with the most telling words set the bar: no skill below `wanted` others is among the best.
+    """Return the skills with the highest sums above 0; ties are resolved by number."""
+    # The skills with the most important words give a threshold: a skill with `wanted` better ones can't be among the
+    # best.
     starts, skills, enough = postings.starts, postings.skills, 2 * wanted
     likely: set[int] = set()
     for term in terms:
         likely.update(skills[starts[term.key] : starts[term.key + 1]][:enough])
         if len(likely) >= enough:
             break
-    cut = sorted([sums[number] for number in likely])[-wanted] if len(likely) >= wanted else 0.0
-    best = [number for number, total in enumerate(sums) if total >= cut and total > 0]
+    threshold = sorted([sums[number] for number in likely])[-wanted] if len(likely) >= wanted else 0.0
+    best = [number for number, total in enumerate(sums) if total >= threshold and total > 0]
     best.sort(key=sums.__getitem__, reverse=True)
     return best[:wanted]
 
@@ -325,10 +327,10 @@ def _get_having(postings: Postings, key: int, chosen: frozenset[int]) -> Abstrac
     return {number for number, at in found if at < end and skills[at] == number}
 
 
-def _look_closely(
+def _score_in_detail(
     index: IndexTables, terms: Sequence[Term], collected: _Collected, *, owners: _Owners, chosen: frozenset[int]
 ) -> dict[int, float]:
-    """Add grammar and common words, the share of the request covered, and the share of the name said."""
+    """Add function and common words, the share of the request covered, and the share of the name mentioned."""
     sums, counted, _ = collected
     tabled = [term for term in terms if term.light or term.common]
     rows = [index.get_row(term.key) for term in tabled]
@@ -340,15 +342,15 @@ def _look_closely(
     for number, covered in _get_covered(terms, owners, chosen).items():
         impacts = [row[number] for row in rows]
         coverage = (covered + sum(compress(weights, impacts))) / total if total else 0.0
-        said = sum([rarities.get(key, 0.0) for key in index.name_words[number]])
-        name_share = said / index.name_rarities[number] if said else 0.0
+        mentioned = sum([rarities.get(key, 0.0) for key in index.name_words[number]])
+        name_share = mentioned / index.name_rarities[number] if mentioned else 0.0
         score = sums[number] + sumprod(missing, impacts)
         scores[number] = score * coverage**COVERAGE_POWER * (1 + NAME_BONUS * name_share * name_share)
     return scores
 
 
 def _get_covered(terms: Sequence[Term], owners: _Owners, chosen: frozenset[int]) -> dict[int, float]:
-    """For each of the chosen skills, the weight of the rare terms it has."""
+    """Compute the weight of the rare terms of each chosen skill."""
     covered = dict.fromkeys(chosen, 0.0)
     for key, weight, _, _, light, common in terms:
         if not (light or common):
@@ -376,7 +378,7 @@ def _build_candidates(
 
 
 def _build_matches(postings: Postings, terms: Sequence[Term], number: int) -> tuple[MatchedWord, ...]:
-    """The most telling words the skill has, and the fields they are in."""
+    """Build the list of the skill's most important words with their fields."""
     starts, skills, fields = postings.starts, postings.skills, postings.fields
     matches: list[MatchedWord] = []
     for key, _, word, meant, _, _ in terms:
@@ -387,14 +389,14 @@ def _build_matches(postings: Postings, terms: Sequence[Term], number: int) -> tu
 
 
 def clip_request(text: str) -> str:
-    """The beginning and the end of a very long request, so that no request takes long."""
+    """Keep only the start and the end of a very long request."""
     if len(text) <= HEAD_CHARACTERS + TAIL_CHARACTERS:
         return text
     return f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
 
 
 def read_request(text: str, index: IndexTables) -> Request:
-    """Look up every word of the text; unknown ones are repaired where something near is known."""
+    """Look up every word of the text and correct unknown ones."""
     segments = list(split_segments(text))
     times = Counter(chain.from_iterable(segments))
     readings = _read_words(times, index, segments)
@@ -404,7 +406,7 @@ def read_request(text: str, index: IndexTables) -> Request:
 
 
 def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[str]]) -> dict[str, tuple[Term, ...]]:
-    """What each word means, the surest first."""
+    """Find the terms of each word, the most certain first."""
     readings: dict[str, tuple[Term, ...]] = {}
     unknown: list[str] = []
     for word in words:
@@ -416,16 +418,14 @@ def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[st
         readings[word] = terms or ()
     if unknown:
         compounds = _list_compounds(segments, frozenset(unknown))
-        for word in [word for word in unknown if word not in compounds][:MAX_REPAIRS]:
-            readings[word] = _repair(word, index)
+        for word in [word for word in unknown if word not in compounds][:MAX_CORRECTIONS]:
+            readings[word] = _correct(word, index)
     return readings
 
 
 def _list_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[str]:
-    """Unknown identifiers that `split_words` gave with their parts before them, as `vstack` after v and stack.
-
-    Their parts are looked up on their own: an identifier that no skill knows is a name, not a misspelt word.
-    """
+    """List unknown identifiers that follow their parts in the output of `split_words`, such as v, stack, `vstack`."""
+    # An unknown identifier is a name, not a typo. Its parts are looked up separately.
     return {
         word
         for segment in segments
@@ -436,7 +436,7 @@ def _list_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[s
 
 
 def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
-    """The term of a known word, none for a list word that no skill has. Kept for spellings of the catalog."""
+    """Find the terms of a known word; empty for a function or filler word that no skill has, None if unknown."""
     key = index.forms.get(word)
     if key is None:
         key = index.words.get(stem(word))
@@ -444,7 +444,7 @@ def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
     return index.readings.setdefault(word, (_build_term(word, key, index),) if key >= 0 else ())
 
 
-def _repair(word: str, index: IndexTables) -> tuple[Term, ...]:
+def _correct(word: str, index: IndexTables) -> tuple[Term, ...]:
     meanings = [(index.forms[meaning.word], meaning) for meaning in list_meanings(word, index)]
     return tuple(
         _build_term(word, key, index, certainty=weight * weight_of(meant), meant=meant)
@@ -469,7 +469,7 @@ def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1
 def _build_terms(
     readings: dict[str, tuple[Term, ...]], times: Counter[str], factors: Mapping[str, float]
 ) -> tuple[Term, ...]:
-    """Words with the same stem are counted together."""
+    # Words with the same stem are counted together.
     counts: dict[int, int] = {}
     best: dict[int, Term] = {}
     for word, terms in readings.items():
@@ -503,12 +503,12 @@ def _repeated(times: int) -> float:
 
 
 def get_strength(best: float, catalog_size: int) -> float:
-    """How many words that no other skill has the best match is worth; independent of the size of the catalog."""
+    """Express the best sum in words that no other skill has, independent of the catalog's size."""
     return best / get_rarity(0, catalog_size) ** RARITY_POWER
 
 
 def calibrate(total: float, best: float, strength: float) -> float:
-    """The score of one skill, given the best sum of the request and its strength."""
+    """Compute the score of a skill from its sum, the best sum and its strength."""
     if total <= 0 or best <= 0:
         return 0.0
     certainty = strength**STEEPNESS / (strength**STEEPNESS + SOLID_EVIDENCE**STEEPNESS)

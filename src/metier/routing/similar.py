@@ -1,6 +1,6 @@
-"""Skills whose descriptions mean what a request means, as an embedding model sees it. Fused with the ranking by words.
+"""Similar skills by embeddings, and their fusion with the ranking by words.
 
-Values and the seam; `embeddings` compares vectors, a replay reads the record.
+Values and the interface; `embeddings` compares vectors, and a replay reads the journal.
 """
 
 from collections.abc import Sequence
@@ -12,35 +12,35 @@ from metier.errors import MetierError
 from metier.routing.skill import SkillCandidate
 
 DEPTH = 50
-"""How far down either ranking a skill may stand to be fused."""
+"""Number of skills of each ranking that are fused."""
 SPREAD = 60
-"""The constant of reciprocal rank fusion: how little the first places differ from the next ones."""
+"""The constant of reciprocal rank fusion: a larger one flattens the differences between ranks."""
 SIMILAR_WEIGHT = 0.9
-"""Beside 1.0 for words: a skill that meaning alone finds comes in at the eighth place of words at best."""
+"""Relative to 1.0 for words: a skill that only embeddings find gets at best the eighth rank."""
 
 
 class Similar(NamedTuple):
-    """A skill and the cosine between its description and the request."""
+    """A skill and the cosine similarity of its description and the request."""
 
     skill_name: str
     score: float
 
 
 class FoundSimilar(NamedTuple):
-    """The nearest skills, or why there are none."""
+    """The most similar skills, or the reason that there are none."""
 
     ranked: tuple[Similar, ...] = ()
-    """The nearest first."""
+    """The most similar first."""
     failure: str = ""
-    """One sentence; the request is ranked by words only."""
+    """The reason that skills are only ranked by words."""
 
 
 class EmbeddingsFailed(MetierError):
-    """No vectors can be had; the request is ranked by words only."""
+    """Embeddings are unavailable, so skills are only ranked by words."""
 
 
 class Similarities(Protocol):
-    """Finds the skills of one catalog that are near a request. Never raises: where it fails it says so."""
+    """Finds similar skills of one catalog. Never raises; failures are part of the result."""
 
     async def find(self, query: str) -> FoundSimilar: ...
 
@@ -48,10 +48,8 @@ class Similarities(Protocol):
 def fuse(
     by_words: Sequence[SkillCandidate], similar: Sequence[Similar], *, ids: dict[str, str]
 ) -> list[SkillCandidate]:
-    """Both rankings as one, by reciprocal rank. What the request names stays first. `ids` is by name.
-
-    Scores stay those of the words: a cosine says nothing about whether the request has an answer at all.
-    """
+    """Fuse both rankings by reciprocal rank; named skills stay first. `ids` has the ids by name."""
+    # Scores stay those of the words: a cosine doesn't show whether any skill matches the request.
     scores = {each.skill_name: each.score for each in similar}
     sums: dict[str, float] = {}
     for place, each in enumerate(similar[:DEPTH], start=1):

@@ -1,4 +1,4 @@
-"""Open what the settings say ranks skills beside their words. Loads an HTTP client or a model only where one is set."""
+"""Opening of the configured embeddings. Loads an HTTP client or a model only if one is configured."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from metier.tools.web.url import check_domain, parse_url
 
 
 class Surroundings(NamedTuple):
-    """Of a run or a command."""
+    """Workspace, environment and cache folder of a run or command."""
 
     workspace: Path
     environ: Mapping[str, str]
@@ -27,10 +27,9 @@ def open_similarities(
     allowed_domains: tuple[str, ...] = (),
     denied_domains: tuple[str, ...] = (),
 ) -> Similarities | None:
-    """What finds the similar ones of these skills; nothing where neither a server nor a folder is named.
+    """Open the search for similar skills, or return None if no embeddings are configured.
 
-    Nothing is asked or read before a request is there. The domains are those of the agent: a server that it may not go
-    to is not asked on its behalf either.
+    Nothing is requested or read before the first search. The agent's domain rules also apply to the server.
     """
     if options is None or not options.is_on:
         return None
@@ -43,11 +42,11 @@ def open_similarities(
         local = FolderEmbeddings(workspace / options.folder, workspace=workspace, seconds=options.timeout_seconds)
         return EmbeddedSkills(skills, local, cache_folder=surroundings.cache_folder)
     if fault := _find_server_fault(options, surroundings.environ):
-        return _Closed(fault.message)
+        return _Unavailable(fault.message)
     try:
         check_domain(parse_url(options.base_url), allowed=allowed_domains, denied=denied_domains)
     except ToolFailed as error:
-        return _Closed(error.message)
+        return _Unavailable(error.message)
     from metier.routing.embeddings.server import ServerEmbeddings
 
     server = ServerEmbeddings(options, key=surroundings.environ.get(options.api_key_env, ""))
@@ -57,7 +56,7 @@ def open_similarities(
 def find_embeddings_fault(
     options: EmbeddingsOptions, *, workspace: Path, environ: Mapping[str, str]
 ) -> EmbeddingsFailed | None:
-    """Why nothing would come of what is set, as far as that shows here: a folder is read whole, no server is asked."""
+    """Find a problem of the configured embeddings without asking the server; a local model is checked completely."""
     if not options.folder:
         return _find_server_fault(options, environ)
     from metier.routing.embeddings.static_model import load_model
@@ -76,8 +75,8 @@ def _find_server_fault(options: EmbeddingsOptions, environ: Mapping[str, str]) -
     return EmbeddingsFailed(f"Variable {name!r} is not set", hint=f'Set the key: export {name}="…"')
 
 
-class _Closed:
-    """A server that cannot be asked."""
+class _Unavailable:
+    """A server that cannot be used, with the reason."""
 
     def __init__(self, reason: str) -> None:
         self._found = FoundSimilar(failure=reason)

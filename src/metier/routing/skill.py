@@ -1,4 +1,4 @@
-"""What routing is given and what it gives back. Values only."""
+"""Input and output values of routing."""
 
 from typing import NamedTuple
 
@@ -8,30 +8,30 @@ type Field = str
 """`name`, `description`, `tags` or `body`."""
 
 NAME, DESCRIPTION, TAGS, BODY = 1, 2, 4, 8
-"""One bit per field, as an index stores where a word stands."""
+"""One bit per field, for the fields of a word in the index."""
 
 _FIELD_NAMES = ((NAME, "name"), (DESCRIPTION, "description"), (TAGS, "tags"), (BODY, "body"))
 
 
 class RoutableSkill(Struct, frozen=True, kw_only=True):
-    """A skill as far as routing reads it."""
+    """The fields of a skill that routing reads."""
 
     id: str
     name: str
     description: str = ""
     tags: tuple[str, ...] = ()
     body: str = ""
-    """The Markdown below the front matter, code blocks included or not; it counts less than the rest."""
+    """Markdown after the front matter, which counts less than the other fields."""
 
 
 class MatchedWord(NamedTuple):
-    """One word of a request that was found in a skill."""
+    """A word of the request that a skill has."""
 
     word: str
-    """As the request has it."""
+    """The spelling in the request."""
     fields: tuple[Field, ...]
     meant: str = ""
-    """The word of the catalog that was taken instead, where the request has an unknown word."""
+    """The spelling in the catalog, if the request's was corrected."""
 
     def render(self) -> str:
         word = f"{self.word} (read as {self.meant})" if self.meant else self.word
@@ -39,20 +39,20 @@ class MatchedWord(NamedTuple):
 
 
 class SkillCandidate(Struct, frozen=True, kw_only=True):
-    """A skill with its score on 0-100 and the words that brought it there, the most telling first."""
+    """A skill with its score from 0 to 100 and its matched words, the most important first."""
 
     skill_id: str
     skill_name: str
     score: float
     matched: tuple[MatchedWord, ...] = ()
     named: bool = False
-    """The request says the name of this skill."""
+    """True if the request names this skill."""
     similarity: float | None = None
-    """The cosine between its description and the request, where embeddings were asked for and it is near."""
+    """Cosine similarity of its description and the request, if embeddings found it."""
 
     @property
     def reason(self) -> str:
-        """Why this skill is here, in words."""
+        """The reason for this candidate, for display."""
         parts = ["the request names it"] if self.named else []
         parts += [match.render() for match in self.matched]
         parts += [] if self.similarity is None else [f"similar in meaning ({self.similarity:.2f})"]
@@ -60,5 +60,5 @@ class SkillCandidate(Struct, frozen=True, kw_only=True):
 
 
 def field_names(bits: int) -> tuple[Field, ...]:
-    """The fields of a set of bits, in the order name, description, tags, body."""
+    """List the fields of a set of bits, in the order name, description, tags, body."""
     return tuple(name for bit, name in _FIELD_NAMES if bits & bit)

@@ -1,8 +1,7 @@
-"""Vectors of texts on disk, by a hash of the text: what was asked for once is not asked for again.
+"""A cache of embedding vectors on disk, by the hash of the text.
 
-One file for each server and model, and for each model in a folder: a header line (format, size of a vector, checksum),
-then records of equal size. Numbers are kept as single bytes, which changes a cosine in the third place. Whatever is
-wrong with the file, the answer is: no vectors.
+Each model has a file: a header line (format, vector size, checksum), then records of equal size. Numbers are rounded to
+single bytes, which changes a cosine in the third decimal. A damaged file counts as empty.
 """
 
 import hashlib
@@ -21,14 +20,14 @@ FORMAT = 1
 MAX_VECTORS = 50_000
 MAX_FILE_BYTES = 128 * 1024 * 1024
 MAX_FILES = 4
-"""The one that was not used for longest goes first."""
+"""Maximum number of files; the least recently used is deleted first."""
 _KEY_BYTES = 16
 _NORM = struct.Struct("<f")
-_MOST = 127
+_MAX_NUMBER = 127
 
 
 class Vector:
-    """A vector with its length, rounded to whole numbers from -127 to 127."""
+    """A vector, rounded to integers from -127 to 127, with its norm."""
 
     __slots__ = ("norm", "numbers")
 
@@ -40,26 +39,26 @@ class Vector:
         return len(self.numbers)
 
     def cosine(self, other: "Vector") -> float:
-        """To four places, so that the last bits of a sum do not decide an order. Both have the same length."""
+        """Return the cosine of two vectors of equal length, rounded so that float errors don't decide an order."""
         return round(math.sumprod(self.numbers, other.numbers) / (self.norm * other.norm), 4)
 
 
 def build_vector(values: Sequence[float]) -> Vector | None:
-    """Nothing for values that are no direction: none, all zero, or not finite."""
-    most = max((abs(value) for value in values), default=0.0)
-    if not most or not math.isfinite(most) or any(map(math.isnan, values)):
+    """Build a vector, or return None for values without a direction: empty, all zero, or not finite."""
+    largest = max((abs(value) for value in values), default=0.0)
+    if not largest or not math.isfinite(largest) or any(map(math.isnan, values)):
         return None
-    numbers = array("b", [round(value / most * _MOST) for value in values])
+    numbers = array("b", [round(value / largest * _MAX_NUMBER) for value in values])
     return Vector(numbers, math.sqrt(math.sumprod(numbers, numbers)))
 
 
 def name_text(text: str) -> bytes:
-    """The key of a text."""
+    """Return the key of a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
 
 class VectorFile:
-    """The kept vectors of one server and model, or of one model file."""
+    """The cached vectors of one model."""
 
     def __init__(self, folder: Path, identity: str) -> None:
         self._path = folder / f"embeddings-{hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()}.vectors"
@@ -73,22 +72,22 @@ class VectorFile:
         if header != _header(size, body) or size < 1:
             return {}
         with suppress(OSError):
-            os.utime(self._path)  # what is used stays longest
+            os.utime(self._path)  # the least recently used file is deleted first
         step = _KEY_BYTES + _NORM.size + size
         return {
             body[at : at + _KEY_BYTES]: _unpack(body[at + _KEY_BYTES : at + step]) for at in range(0, len(body), step)
         }
 
     def save(self, vectors: Mapping[bytes, Vector], *, size: int) -> None:
-        """Add to those that are there, which another process may have written; the newest stay where room is short.
+        """Add vectors to those in the file, dropping the oldest if there are too many.
 
-        Vectors of another length are left out: they are of another model. A folder that cannot be written is no error.
+        Vectors of another length belong to another model and are ignored, and so is a folder that cannot be written.
         """
         merged = {**self.load(), **vectors}
-        kept = [(key, vector) for key, vector in merged.items() if len(vector) == size]
+        saved = [(key, vector) for key, vector in merged.items() if len(vector) == size]
         step = _KEY_BYTES + _NORM.size + size
-        kept = kept[-min(MAX_VECTORS, MAX_FILE_BYTES // step) :]
-        body = b"".join([key + _NORM.pack(vector.norm) + vector.numbers.tobytes() for key, vector in kept])
+        saved = saved[-min(MAX_VECTORS, MAX_FILE_BYTES // step) :]
+        body = b"".join([key + _NORM.pack(vector.norm) + vector.numbers.tobytes() for key, vector in saved])
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._path, _header(size, body) + b"\n" + body)

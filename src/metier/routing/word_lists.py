@@ -1,7 +1,7 @@
-"""English words that say little about what is wanted. They are weighed down, not thrown away: phrases need them.
+"""English function and filler words. They get a low weight instead of being removed, because phrases need them.
 
-Two grades: function words carry grammar ("the", "would"); filler words carry courtesy, time and vague doing
-("please", "today", "get"). Other languages have no list: rarity in the catalog does the work there.
+Function words are grammar ("the", "would"); filler words are courtesy, time and vague verbs ("please", "today", "get").
+Other languages need no list: there, frequency in the catalog has the same effect.
 """
 
 FUNCTION_WORDS = frozenset(

@@ -1,6 +1,6 @@
-"""Text into words that can be compared: folded, split, stemmed and graded. Pure, the same in every process.
+"""Tokenization: fold, split, stem and weight words. Pure, the same in every process.
 
-Words of scripts written without spaces become pairs of characters. Stems are for comparing, never for showing.
+Words of scripts without spaces become pairs of characters. Stems are only for comparison, not for display.
 """
 
 import re
@@ -19,7 +19,7 @@ NUMBER_WEIGHT = 0.5
 _WORD = re.compile(r"[^\W_]+(?:\+\+|#(?!\w))?")
 _PLAIN_WORD = re.compile(r"[a-z0-9]+(?:\+\+|#(?!\w))?")
 _MARKS, _BREAKS = ".,;:!?|'‘’", '"“”()\n。、，！？；：「」（）'
-# One set of characters first: the search leaps to them. Marks end a segment before a space, breaks anywhere.
+# One character class first, so that the search is fast. Marks end a segment before a space, breaks anywhere.
 _SEGMENT_END = re.compile(rf"[{_MARKS}{_BREAKS}](?:(?<=[{_BREAKS}])|(?<=[{_MARKS}])[{_MARKS}]*+(?:\s|$))")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _INNER_CAPITAL = re.compile(r"[A-Z](?<=\w.)")
@@ -32,7 +32,7 @@ _VOWEL = re.compile("[aeiouy]")
 
 _ASCII = bytes(range(128))
 _SPACED = bytes(code if chr(code).isalnum() or chr(code) in "+#" else 32 for code in _ASCII).ljust(256)
-"""Every byte that is in no ASCII word becomes a space, for `bytes.translate`."""
+"""Translation table that replaces every byte outside of ASCII words with a space."""
 _WORD_SIGNS = frozenset("+#")
 
 _SUFFIXES = ("ings", "ing", "edly", "ed", "ly", "ments", "ment")
@@ -41,7 +41,7 @@ _DOUBLING = frozenset({"ing", "ed"})
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text in order, lower-cased and without accents; `parseJson` gives parse, json and parsejson."""
+    """Split a text into lowercase words without accents; `parseJson` gives parse, json and parsejson."""
     if not text.isascii():
         text = _fold(text)
     if text.isascii() and not _INNER_CAPITAL.search(text):
@@ -57,15 +57,15 @@ def split_words(text: str) -> list[str]:
 
 
 def count_tokens(text: str) -> Counter[str]:
-    """How often each token stands in a text; `split_words` of a token gives its words.
+    """Count the tokens of a text; `split_words` of a token gives its words.
 
-    For long texts whose order does not matter. Splitting and counting take a third of the time of `split_words`, and a
-    caller that remembers the words of a token splits it once for a whole catalog.
+    For long texts without regard to order: it takes a third of the time of `split_words`, and a caller can cache the
+    words of each token for a whole catalog.
     """
     tokens = _split_plain(text)
     if tokens is not None:
         return Counter(tokens)
-    # Mostly the other characters are in a few lines.
+    # Non-ASCII characters are usually in a few lines only.
     lines = text.split("\n")
     counted = Counter(_split_ascii("\n".join([line for line in lines if line.isascii()]).encode()))
     counted.update(_WORD.findall(_fold("\n".join([line for line in lines if not line.isascii()]))))
@@ -73,15 +73,15 @@ def count_tokens(text: str) -> Counter[str]:
 
 
 def split_into_tokens(text: str) -> Iterator[list[str]]:
-    """Like `split_segments`, but tokens: `split_words` of each gives its words."""
+    """Yield the tokens of each segment; `split_words` of a token gives its words."""
     for segment in _SEGMENT_END.split(text):
-        # What follows a `#` decides whether it belongs to the word, so such a segment is not taken apart first.
+        # The character after a `#` decides whether it belongs to the word, so the fast path doesn't apply.
         tokens = None if "#" in segment else _split_plain(segment)
         yield _WORD.findall(_fold(segment)) if tokens is None else tokens
 
 
 def split_segments(text: str) -> Iterator[list[str]]:
-    """The words of each stretch between punctuation marks: phrases do not reach across them."""
+    """Yield the words between punctuation marks, because phrases don't cross them."""
     for segment in _SEGMENT_END.split(text):
         words = split_words(segment)
         if words:
@@ -89,7 +89,8 @@ def split_segments(text: str) -> Iterator[list[str]]:
 
 
 def stem(word: str) -> str:
-    """The word without plural, -ing, -ed, -ly and -ment; stronger stemming was measured and finds fewer skills."""
+    """Remove plural, -ing, -ed, -ly and -ment."""
+    # Not a Porter stemmer: stronger stemming was measured and finds fewer skills.
     if len(word) < 4 or not word.isascii():
         return word
     if word[-1] == "s" and word[-2] not in "su":
@@ -104,7 +105,7 @@ def stem(word: str) -> str:
 
 
 def weight_of(word: str) -> float:
-    """How much a word of a request counts before rarity: grammar little, courtesy and bare numbers half."""
+    """Return the weight of a word before rarity: low for function words, half for filler words and numbers."""
     if word in FUNCTION_WORDS:
         return FUNCTION_WEIGHT
     if word in FILLER_WORDS:
@@ -120,10 +121,8 @@ def _split_word(word: str) -> list[str]:
 
 
 def _split_plain(text: str) -> list[str] | None:
-    """The tokens of a text whose words are all ASCII, as those of most English texts; else nothing.
-
-    On bytes, which takes a third of the time that splitting by a pattern takes.
-    """
+    """Return the tokens of a text if all its words are ASCII, or else None."""
+    # On bytes, because that takes a third of the time of a regular expression.
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > len(text):
         others = data.translate(None, _ASCII).decode("utf-8", "surrogatepass")
@@ -133,13 +132,13 @@ def _split_plain(text: str) -> list[str] | None:
 
 
 def _split_ascii(data: bytes) -> list[str]:
-    """The tokens of a text in UTF-8 without other letters than ASCII."""
+    """Split UTF-8 text with ASCII letters only."""
     return data.translate(_SPACED).decode("ascii").split()
 
 
 @lru_cache(maxsize=4096)
 def _is_break(character: str) -> bool:
-    """No part of a word, and no accent of the character before it, whatever form it is folded to."""
+    """Return True if the character is neither part of a word nor an accent in any normalization form."""
     return not any(
         part.isalnum() or part in _WORD_SIGNS or unicodedata.combining(part)
         for part in unicodedata.normalize("NFKD", character)
@@ -147,7 +146,7 @@ def _is_break(character: str) -> bool:
 
 
 def _fold(text: str) -> str:
-    """Compatibility forms unified and Latin, Greek and Cyrillic accents removed; Hangul and kana stay whole."""
+    """Unify compatibility forms and remove Latin, Greek and Cyrillic accents, but not those of Hangul and kana."""
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
 
 

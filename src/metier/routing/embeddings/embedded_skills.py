@@ -1,4 +1,4 @@
-"""Find similar skills with embeddings, of a server or of a model in a folder. Where that fails, words alone rank."""
+"""Similar skills by embeddings of a server or a local model. If that fails, skills are only ranked by words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +10,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from metier.routing.catalog import DescribedSkill
-from metier.routing.index import leave_out_exclusions
+from metier.routing.index import remove_exclusions
 from metier.routing.similar import DEPTH, EmbeddingsFailed, FoundSimilar, Similar
 from metier.routing.vectors import Vector, VectorFile, name_text
 
@@ -21,46 +21,43 @@ if TYPE_CHECKING:
 class Embedder(Protocol):
     @property
     def identity(self) -> str:
-        """Names what makes the vectors: those of another one are of no use."""
+        """Identifies the model: vectors of different models can't be compared."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> "list[Vector | None]":
-        """One for each text, all of one length; nothing for a text that the model has no word of.
-
-        Raises `EmbeddingsFailed`.
-        """
+        """Embed texts as vectors of equal length; None for a text without known words. Raises `EmbeddingsFailed`."""
         ...
 
 
 class Embeddings(Protocol):
-    """Can be opened for one request after the other."""
+    """A source of embeddings, opened once per request."""
 
     def open(self) -> AbstractAsyncContextManager[Embedder]:
-        """For all that one request waits for, within one deadline. Raises `EmbeddingsFailed`, also at its end."""
+        """Open the source under one deadline. Raises `EmbeddingsFailed`, also on exit."""
         ...
 
 
 MAX_CHARACTERS = 2_000
-"""Of one text: small models read no more."""
+"""Maximum length of a text: small models read no more."""
 BATCH = 64
 
 
 class EmbeddedSkills:
-    """The skills of one catalog by name, each with the text that stands for it. For one run or command."""
+    """The skills of a catalog and the texts that represent them, for one run or command."""
 
     def __init__(self, skills: Iterable[DescribedSkill], embeddings: Embeddings, *, cache_folder: Path) -> None:
         self._texts = {
-            skill.name: f"{skill.name}: {leave_out_exclusions(skill.description)}"[:MAX_CHARACTERS] for skill in skills
+            skill.name: f"{skill.name}: {remove_exclusions(skill.description)}"[:MAX_CHARACTERS] for skill in skills
         }
         self._embeddings = embeddings
         self._cache_folder = cache_folder
         self._vectors: dict[bytes, Vector] = {}
         self._identity = ""
-        """Whose vectors these are."""
+        """The model of the vectors."""
         self._failure = ""
 
     async def find(self, query: str) -> FoundSimilar:
-        """The nearest skills. What failed once is not asked again: every further request would wait too."""
+        """Find the most similar skills. After a failure it doesn't try again, or every later request would wait."""
         if not self._failure and self._texts:
             try:
                 async with self._embeddings.open() as embedder:
@@ -80,7 +77,7 @@ class EmbeddedSkills:
         return FoundSimilar(await run_sync(self._rank, wanted))
 
     async def _fill(self, embedder: Embedder, file: VectorFile, *, size: int) -> None:
-        """Ask for what is missing. What arrived is kept also where time runs out: the next request continues there."""
+        """Embed missing texts. Vectors received before a timeout are saved, so the next request continues there."""
         vectors = self._vectors
         for key in [key for key, vector in vectors.items() if len(vector) != size]:
             del vectors[key]
@@ -97,7 +94,7 @@ class EmbeddedSkills:
         finally:
             vectors.update(fresh)
             if fresh:
-                # At the end, where the newest are: these stay longest.
+                # Moved to the end of the file, because the oldest vectors are deleted first.
                 used = {key: vectors[key] for key in named if key in vectors}
                 with anyio.CancelScope(shield=True):
                     await run_sync(lambda: file.save(used, size=size))

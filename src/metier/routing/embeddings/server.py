@@ -33,7 +33,7 @@ class ServerEmbeddings:
                     with anyio.CancelScope(shield=True):
                         await rest.aclose()
         except CallFailed as failed:
-            # Its advice is about the model that answers.
+            # Without its hint, which is about chat models.
             raise EmbeddingsFailed(failed.message) from failed
 
     def _open(self) -> Rest:
@@ -55,7 +55,7 @@ class _Server:
 
 
 def _read_vectors(items: Sequence[Mapping[str, object]], wanted: int) -> list[Vector | None]:
-    """Raises `ReplyBroken` for anything but one usable vector per text, all of one length."""
+    """Read one vector per text, all of one length. Raises `ReplyBroken` for anything else."""
     by_index = {item.get("index", at): item for at, item in enumerate(items)}
     vectors: list[Vector | None] = []
     size = 0
@@ -64,7 +64,7 @@ def _read_vectors(items: Sequence[Mapping[str, object]], wanted: int) -> list[Ve
         values = [float(number) for number in numbers if isinstance(number, int | float)]
         vector = build_vector(values) if len(values) == len(numbers) else None
         if vector is None or len(vector) != (size or len(vector)):
-            raise ReplyBroken(f"{_NAME} sent no usable vector for each text")
+            raise ReplyBroken(f"{_NAME} didn't send a valid vector for each text")
         size = len(vector)
         vectors.append(vector)
     return vectors

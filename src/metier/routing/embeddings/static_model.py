@@ -1,8 +1,8 @@
-"""Read a static embedding model: a vector for each token, and the vector of a text is the sum of theirs.
+"""Static embedding models: a vector for each token, and the vector of a text is the sum of theirs.
 
-The files are data. Weights are read by `safetensors` and the words of a text by `tokenizers`, the packages of the extra
-`embeddings`; no pickle is opened, and no code of the folder is run. Whatever is wrong with a folder is an
-`EmbeddingsFailed` that says what to do.
+The files are only data: `safetensors` reads the weights and `tokenizers` splits the text, both from the extra
+`embeddings`. No pickle is opened, and no code of the folder is run. Every fault of a folder is an `EmbeddingsFailed`
+with a hint.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_WEIGHTS_BYTES = 640 * 1024 * 1024
-"""A file is read as a whole, so that its hash is the hash of what is used. The largest known model has 512 MB."""
+"""Files are read whole, so that their hash is the hash of the data used. The largest known model has 512 MB."""
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024
 MAX_TOKENS = 512
-"""Of one text."""
+"""Maximum number of tokens of a text."""
 MAX_NUMBERS = 8_192
-"""Of one vector."""
+"""Maximum length of a vector."""
 WEIGHTS_FILE, TOKENIZER_FILE, MODULES_FILE = "model.safetensors", "tokenizer.json", "modules.json"
 LAYOUTS = (".", "0_StaticEmbedding")
-"""Where in the folder the two files lie: as model2vec saves them, and as sentence-transformers does."""
+"""Locations of the two files: model2vec's and sentence-transformers'."""
 
 _PROCEDURE = "1"
-"""Raised when a text becomes another vector than before."""
+"""Version of the computation; increase it when vectors change."""
 _NUMBERS: Mapping[str, str] = {"F64": "d", "F32": "f", "F16": "e", "I8": "b"}
 _INDEXES: Mapping[str, str] = {"I64": "q", "I32": "i"}
 _TABLES = ("embeddings", "embedding.weight")
@@ -47,15 +47,15 @@ _WEIGHTS, _MAPPING = "weights", "mapping"
 _PARTS = frozenset({"StaticEmbedding", "Normalize"})
 _MEGABYTE = 1024 * 1024
 _READABLE = (
-    f"A static model is read: '{WEIGHTS_FILE}' with the tensor 'embeddings' or 'embedding.weight', and "
-    f"'{TOKENIZER_FILE}', in the folder or in '{LAYOUTS[1]}' below it; for another model name a server in "
-    "routing.embeddings.base_url"
+    f"Use a static model: '{WEIGHTS_FILE}' with the tensor 'embeddings' or 'embedding.weight', and "
+    f"'{TOKENIZER_FILE}', in the folder or in its subfolder '{LAYOUTS[1]}'; for another model set "
+    "routing.embeddings.base_url to a server"
 )
 _AGAIN = "Fetch the model again"
 
 
 class _Stored(TypedDict):
-    """A tensor as `safetensors` gives it."""
+    """A tensor of `safetensors`."""
 
     dtype: str
     shape: list[int]
@@ -72,11 +72,11 @@ class _Files(NamedTuple):
     weights: Path
     tokenizer: Path
     within: Path
-    """No link on the way to them leads out of it."""
+    """The folder that links may not leave."""
 
 
 class StaticModel:
-    """A model that is in memory. Does not change."""
+    """A loaded model. Immutable."""
 
     def __init__(self, identity: str, tokenizer: "Tokenizer", *, unknown: int | None, table: "_Table") -> None:
         self.identity = identity
@@ -85,15 +85,15 @@ class StaticModel:
         self._unknown = unknown
 
     def embed(self, text: str) -> Vector | None:
-        """Nothing for a text without a known token. Raises `EmbeddingsFailed` for numbers that are none."""
-        told = text.encode("utf-8", "replace").decode()
-        encoded = _try(lambda: self._tokenizer.encode(told, add_special_tokens=False).ids, "cannot take a text apart")
+        """Embed a text. Return None without known tokens. Raises `EmbeddingsFailed` for non-finite numbers."""
+        valid = text.encode("utf-8", "replace").decode()
+        encoded = _try(lambda: self._tokenizer.encode(valid, add_special_tokens=False).ids, "cannot tokenize a text")
         tokens = [token for token in encoded if token != self._unknown]
         return build_vector(self.table.add(tokens)) if tokens else None
 
 
 class _Table:
-    """The vectors of all tokens, as the file has them."""
+    """The vectors of all tokens, in the file's format."""
 
     def __init__(self, tensor: _Tensor, *, weights: Sequence[float], mapping: Sequence[int]) -> None:
         self.rows, self.size = tensor.shape
@@ -103,7 +103,7 @@ class _Table:
         self._mapping = mapping
 
     def add(self, tokens: Sequence[int]) -> Sequence[float]:
-        """The sum of their vectors, which points where the mean does."""
+        """Return the sum of the vectors, which has the same direction as their mean."""
         try:
             places = [self._mapping[token] for token in tokens] if self._mapping else tokens
             rows: list[Sequence[float]] = [self._row.unpack_from(self._data, at * self._row.size) for at in places]
@@ -118,15 +118,15 @@ class _Table:
         return found
 
     def check(self) -> None:
-        """Every number of it. Raises `EmbeddingsFailed`."""
+        """Check every number. Raises `EmbeddingsFailed`."""
         if not all(math.isfinite(sum(row)) for row in self._row.iter_unpack(self._data)):
             raise _no_numbers()
 
 
 def load_model(folder: Path, *, workspace: Path) -> StaticModel:
-    """The model of a folder; the last one stays in memory while its files do not change.
+    """Load the model of a folder, cached until its files change. Raises `EmbeddingsFailed`.
 
-    Raises `EmbeddingsFailed`. A folder of the workspace has no links out of the workspace.
+    A folder inside the workspace must not link out of it.
     """
     files = _get_files(folder, workspace)
     try:
@@ -160,19 +160,19 @@ def _get_files(folder: Path, workspace: Path) -> _Files:
 
 
 def _get_other_parts(folder: Path) -> str:
-    """The first part of a sentence-transformers model that is more than a table of vectors."""
+    """Return the first unsupported module of a sentence-transformers model, or an empty string."""
     try:
         content = read_contained(folder / MODULES_FILE, within=folder, limit=_MEGABYTE)
         modules = cast("list[dict[str, object]]", json.loads(content))
         kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     except (OSError, ValueError, TypeError, KeyError):
-        return ""  # not there as a rule; the tensors say what the model is
+        return ""  # usually absent; the tensors show the kind of model
     return next((kind for kind in kinds if kind not in _PARTS), "")
 
 
 @lru_cache(maxsize=1)
 def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
-    """`stamps` are those of the files: other files, another model."""
+    # `stamps` is part of the cache key: changed files are loaded again.
     try:
         import safetensors
         from tokenizers import Tokenizer
@@ -181,8 +181,8 @@ def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
             f"An embedding model in a folder needs the package {error.name!r}, which is not installed",
             hint=hint_extra("embeddings"),
         ) from error
-    words = _read(files.tokenizer, files.within, size=stamps[1][2], most=MAX_TOKENIZER_BYTES)
-    content = _read(files.weights, files.within, size=stamps[0][2], most=MAX_WEIGHTS_BYTES)
+    words = _read(files.tokenizer, files.within, size=stamps[1][2], limit=MAX_TOKENIZER_BYTES)
+    content = _read(files.weights, files.within, size=stamps[0][2], limit=MAX_WEIGHTS_BYTES)
     identity = f"{_PROCEDURE} {hashlib.sha256(content).hexdigest()} {hashlib.sha256(words).hexdigest()}"
     deserialize = cast(
         "Callable[[bytes], Sequence[tuple[str, _Stored]]]",
@@ -197,11 +197,11 @@ def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
     return StaticModel(identity, tokenizer, unknown=_find_unknown(tokenizer, words), table=table)
 
 
-def _read(file: Path, within: Path, *, size: int, most: int) -> bytes:
-    if size > most:
+def _read(file: Path, within: Path, *, size: int, limit: int) -> bytes:
+    if size > limit:
         raise EmbeddingsFailed(
-            f"'{file.name}' of the embedding model has {size // _MEGABYTE} MB, and {most // _MEGABYTE} MB is the most",
-            hint="Take a smaller model, or name a server in routing.embeddings.base_url",
+            f"'{file.name}' of the embedding model has {size // _MEGABYTE} MB; the limit is {limit // _MEGABYTE} MB",
+            hint="Use a smaller model, or set routing.embeddings.base_url to a server",
         )
     try:
         return read_contained(file, within=within, limit=size)
@@ -220,8 +220,8 @@ def _build_table(tensors: Mapping[str, _Tensor], files: _Files, *, tokens: int) 
     if len(table.shape) != 2 or 0 in table.shape or table.shape[1] > MAX_NUMBERS:
         shape = " x ".join(map(str, table.shape)) or "no"
         raise EmbeddingsFailed(
-            f"The tensor {name!r} of the embedding model has {shape} numbers, and a row of at most {MAX_NUMBERS} for "
-            "each token is wanted",
+            f"The tensor {name!r} of the embedding model has {shape} numbers instead of a row of at most {MAX_NUMBERS} "
+            "for each token",
             hint=_AGAIN,
         )
     mapping = cast("Sequence[int]", _unpack(tensors.get(_MAPPING), _INDEXES))
@@ -241,7 +241,7 @@ def _unpack(tensor: _Tensor | None, kinds: Mapping[str, str]) -> Sequence[float]
 
 
 def _find_unknown(tokenizer: "Tokenizer", words: bytes) -> int | None:
-    """The token that stands for what the model does not know. It says nothing about a text."""
+    """Find the token for unknown words, which is ignored."""
     token: object = getattr(tokenizer.model, "unk_token", None)
     if isinstance(token, str):
         return tokenizer.token_to_id(token)
@@ -252,7 +252,7 @@ def _find_unknown(tokenizer: "Tokenizer", words: bytes) -> int | None:
 
 
 def _try[Found](work: Callable[[], Found], fault: str) -> Found:
-    """Whatever the packages raise: they have no error of their own for every fault, and a panic is no `Exception`."""
+    """Run a function and translate every error: the packages raise many types, and a Rust panic is no `Exception`."""
     try:
         return work()
     except BaseException as error:
@@ -262,7 +262,7 @@ def _try[Found](work: Callable[[], Found], fault: str) -> Found:
 
 
 def _unsupported(folder: Path, found: str) -> EmbeddingsFailed:
-    return EmbeddingsFailed(f"The folder '{folder}' holds no embedding model that can be read: {found}", hint=_READABLE)
+    return EmbeddingsFailed(f"The folder '{folder}' has no supported embedding model: {found}", hint=_READABLE)
 
 
 def _unreadable(error: OSError) -> EmbeddingsFailed:
@@ -273,13 +273,11 @@ def _unreadable(error: OSError) -> EmbeddingsFailed:
 
 
 def _misfit() -> EmbeddingsFailed:
-    return EmbeddingsFailed(
-        f"'{WEIGHTS_FILE}' and '{TOKENIZER_FILE}' of the embedding model do not belong together", hint=_AGAIN
-    )
+    return EmbeddingsFailed(f"'{WEIGHTS_FILE}' and '{TOKENIZER_FILE}' of the embedding model don't match", hint=_AGAIN)
 
 
 def _no_numbers() -> EmbeddingsFailed:
-    return EmbeddingsFailed("The embedding model has weights that are no finite numbers", hint=_AGAIN)
+    return EmbeddingsFailed("The embedding model has non-finite weights", hint=_AGAIN)
 
 
 class FolderEmbeddings:
@@ -296,7 +294,7 @@ class FolderEmbeddings:
         except TimeoutError as error:
             raise EmbeddingsFailed(
                 f"The embedding model in '{self._folder}' was not ready within {self._seconds:g} seconds",
-                hint="The next request goes on there; routing.embeddings.timeout_seconds gives it more time",
+                hint="Try again, or raise routing.embeddings.timeout_seconds",
             ) from error
 
 

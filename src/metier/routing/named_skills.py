@@ -1,10 +1,10 @@
-"""Find skills that a request calls by their name. Pure.
+"""Skills that a request calls by name. Pure.
 
-Calling is `/name`, `$name`, "the code review skill", a request that is the name and nothing else, and, where a sentence
-begins or after a verb such as "use", a name in backticks or a name of several words written as one (`code-review`).
-A name that merely occurs is not a call: "GET endpoint /health" asks for no skill `health`, "our customer-support agent"
-for no skill `customer-support`, and in a large catalog `review` and `image` are names too. A false call would push the
-skill that is meant off the list. Such words count in the ranking as words of the name.
+A call is `/name`, `$name`, "the code review skill", a request that is just the name, and, at the start of a sentence or
+after a verb such as "use", a name in backticks or a hyphenated name (`code-review`). A name that merely occurs is not a
+call: "GET endpoint /health" doesn't ask for the skill `health`, nor "our customer-support agent" for the skill
+`customer-support`, and large catalogs have skills named `review` and `image`. A false call would displace the right
+skill. Such words only count as words of the name.
 """
 
 import re
@@ -14,9 +14,9 @@ from itertools import islice
 from metier.routing.word_lists import FUNCTION_WORDS
 
 MAX_NAME_LENGTH = 5
-"""Words of a name that are looked for beside the word "skill"."""
+"""Maximum number of words of a name next to the word "skill"."""
 MAX_MENTIONS = 32
-"""Occurrences of "skill" and of written names that are looked at; a request has one or two."""
+"""Maximum number of checked occurrences of "skill" and of names; a request has one or two."""
 
 _NOT_NAME = re.compile(r"[\W_]+")
 _SIGIL = re.compile(r"[/$](?<![\w/$.~-][/$])([^\W_][\w.:-]*)(?![\w/])")
@@ -28,36 +28,36 @@ _CALLED_BY = re.compile(
     r"|then|through|trigger\w*|try|use|using|via|with)(?:\s+(?:the|my|our|this))?)[\s*_`\"]*$",
     re.IGNORECASE,
 )
-"""What stands before a name that is called."""
+"""Text in front of a called name."""
 _PATH_BEFORE = re.compile(
     r"(?:\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)|\b(?i:apis?|at|cd|dir|directory|directories|endpoints?|folders?|from|in"
     r"|into|ls|mount\w*|on|pages?|paths?|routes?|under|ur[il]s?|visit)(?:\s+(?:are|for|is|like|of|to))?)[\s:(`\"]*$"
 )
-"""What stands before a slash that begins a path."""
+"""Text in front of a slash that starts a path."""
 _PATH_AFTER = re.compile(
     r"[\s`\")]*(?:apis?|dir|directory|endpoints?|folder|handler|pages?|paths?|routes?|ur[il])\b", re.IGNORECASE
 )
 _PATH_LIST = re.compile(r"(?:[/$][\w.:-]*[\s,`]*(?:\([^)\n]{0,40}\)[\s,]*)?(?:(?:and|or)\s+)?)+$")
-"""The paths of an enumeration that stand before another one."""
+"""Earlier paths of an enumeration."""
 _CONTEXT = 120
-"""Characters before a name that are looked at."""
+"""Number of characters checked in front of a name."""
 
 
 def normal_name(name: str) -> str:
-    """Lower case with single hyphens, so that `My_Skill`, `my skill` and `my-skill` are one name."""
+    """Normalize a name: `My_Skill`, `my skill` and `my-skill` are the same."""
     return _NOT_NAME.sub("-", name.lower()).strip("-")
 
 
-def find_named(text: str, by_name: Mapping[str, tuple[int, ...]]) -> list[int]:
-    """Skills named in the text, the plainest call first: by sigil, in backticks, joined, beside "skill", alone."""
+def list_named(text: str, by_name: Mapping[str, tuple[int, ...]]) -> list[int]:
+    """List the named skills, the clearest call first: sigil, backticks, hyphenated, next to "skill", alone."""
     found: dict[int, None] = {}
-    for name in _names(text, by_name):
+    for name in _list_names(text, by_name):
         for number in by_name.get(name, ()):
             found.setdefault(number)
     return list(found)
 
 
-def _names(text: str, known: Container[str]) -> Iterator[str]:
+def _list_names(text: str, known: Container[str]) -> Iterator[str]:
     for match in _find_known(_SIGIL, text, known):
         if not _is_path(text, match):
             yield normal_name(match.group(1))
@@ -67,25 +67,27 @@ def _names(text: str, known: Container[str]) -> Iterator[str]:
                 yield normal_name(match.group(1))
     mentions = _SKILL.finditer(text) if "skill" in text.casefold() else ()
     for match in islice(mentions, MAX_MENTIONS):
-        yield from _beside(text[max(0, match.start() - 200) : match.start()], text[match.end() : match.end() + 200])
+        yield from _list_neighbors(
+            text[max(0, match.start() - 200) : match.start()], text[match.end() : match.end() + 200]
+        )
     if len(text) <= 200:
         yield normal_name(text)
 
 
 def _find_known(pattern: re.Pattern[str], text: str, known: Container[str]) -> Iterator[re.Match[str]]:
-    """Only names of the catalog: looking at the words around every path of a pasted log would take long."""
+    # Only names in the catalog: checking the context of every path of a pasted log would take too long.
     return islice((match for match in pattern.finditer(text) if normal_name(match.group(1)) in known), MAX_MENTIONS)
 
 
 def _is_path(text: str, match: re.Match[str]) -> bool:
-    """The word after the sigil is part of a path or a variable of a shell, as far as the words around it tell."""
+    """Return True if the text around the sigil indicates a path or a shell variable."""
     if match.group().startswith("$"):
         return match.group(1).isupper()
     before = _PATH_LIST.sub("", text[max(0, match.start() - _CONTEXT) : match.start()])
     return bool(_PATH_BEFORE.search(before) or _PATH_AFTER.match(text, match.end()))
 
 
-def _beside(before: str, after: str) -> Iterator[str]:
+def _list_neighbors(before: str, after: str) -> Iterator[str]:
     left, right = normal_name(before).split("-"), normal_name(after).split("-")
     for length in range(MAX_NAME_LENGTH, 0, -1):
         for words in (left[-length:], right[:length]):
