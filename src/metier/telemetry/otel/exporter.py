@@ -36,7 +36,7 @@ _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": Sp
 _SCOPE = InstrumentationScope(names.SCOPE, __version__, names.SCHEMA_URL)
 
 
-class _FailureHandler(logging.Handler):
+class _ExportFailures(logging.Handler):
     """Reports the first failed export. The SDK only logs failures and raises nothing."""
 
     def __init__(self, endpoint: str, report: Callable[[str], None]) -> None:
@@ -71,7 +71,7 @@ class OtlpExporter:
         self._sampler: Sampler = TracerProvider(shutdown_on_exit=False).sampler
         self.endpoint = _get_endpoint()
         self._exporter = OTLPSpanExporter(endpoint=self.endpoint)
-        self._failures = _FailureHandler(self.endpoint, report)
+        self._failures = _ExportFailures(self.endpoint, report)
         logger.addHandler(self._failures)
         self._spans = BatchSpanProcessor(self._exporter)
         self._metrics = Metrics(self._resource) if with_metrics else None
