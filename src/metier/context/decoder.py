@@ -183,7 +183,7 @@ class Decoder:
             message = "The decision has nothing to do: no action, no skill, nothing to disclose"
             return Undecodable(reason="invalid_decision", message=message, can_repair=True)
         steps = [replace(step, call_id=f"json-{i}") for i, step in enumerate(decision.planned_actions)]
-        # Steps written as JSON pass the same gate as native calls.
+        # Steps written as JSON get the same checks as native calls.
         accepted, rejected = self._sift(as_call(step) for step in steps)
         expected = {step.call_id: step.expected_output for step in steps}
         planned = [replace(step, expected_output=expected[step.call_id]) for step in accepted]

@@ -228,7 +228,7 @@ def render_steps(steps: Sequence[StepExecutionResult]) -> str:
 
 
 def tell_in_words(exchange: Exchange) -> Exchange:
-    """The same turn without native calls, for a model that takes none; the same object where it has none."""
+    """Replace native calls with text, for models without tool calls. Return the same object if it has none."""
     if not any(isinstance(part, ToolCallPart | ThinkingPart) for part in exchange.reply.parts):
         return exchange
     said = [part for part in exchange.reply.parts if isinstance(part, TextPart)]

@@ -48,7 +48,7 @@ type Size = Literal["short", "line", "gone"]
 
 
 class Trim(StoredValue, frozen=True, kw_only=True):
-    """One thing that is taken out of a request and of all that follow it."""
+    """A removal from a request and all later ones."""
 
     what: Literal["exchange", "piece"]
     exchange: int = 0

@@ -23,7 +23,7 @@ _HEAD = 200
 
 
 def summarize_bodies(payload: Payload) -> Payload:
-    """The payload with summaries in place of long values of calls; the same object where none is long."""
+    """Summarize long values of calls. Return the same object if none is long."""
     given: JsonValue = getattr(payload, "arguments", None)
     planned: tuple[ActionStep, ...] = getattr(payload, "planned_actions", ())
     if not given and not planned:

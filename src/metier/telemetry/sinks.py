@@ -77,14 +77,14 @@ class Cleaner:
         self._harmless: set[str] = set()
         """Short strings known to be clean, such as tool names and statuses, which most events repeat."""
         self._ordinary: set[str] = set()
-        """Those among them that are the name of no secret."""
-        self._speaking: dict[type[Struct], tuple[str, ...]] = {}
-        """The fields of each kind of payload that may hold text."""
+        """Clean strings that are not the name of a secret."""
+        self._text_fields: dict[type[Struct], tuple[str, ...]] = {}
+        """Fields that may hold outside text, by payload type."""
 
     def clean(self, payload: Payload) -> Payload:
-        """The payload as it may be logged; the same object where nothing had to change."""
+        """Clean a payload. Return the same object if nothing changed."""
         cleaned = self._model(payload)
-        # Cut only after the secrets are gone: half of one would not be found, and its hash could be guessed.
+        # Truncate after redaction: a truncated secret would not be found, and its hash could be guessed.
         return cleaned if self._keeps_bodies else summarize_bodies(cleaned)
 
     def text(self, text: str) -> str:
@@ -131,7 +131,7 @@ class Cleaner:
         kind = type(value)
         names = self._text_fields.get(kind)
         if names is None:
-            names = self._speaking[kind] = _list_speaking(kind)
+            names = self._text_fields[kind] = _list_text_fields(kind)
         changed: dict[str, object] = {}
         for name in names:
             old: object = getattr(value, name)
@@ -171,13 +171,13 @@ class Cleaner:
                 return value
 
 
-def _list_speaking(kind: type[Struct]) -> tuple[str, ...]:
-    """The fields that may hold text from outside. Not those that map names to numbers: `token: 123456` is a count."""
+def _list_text_fields(kind: type[Struct]) -> tuple[str, ...]:
+    """List the fields that may hold outside text. Maps of names to numbers are skipped: `token: 123456` is a count."""
     return tuple(name for name in [each.name for each in fields(kind) if not _is_silent(each.type)])
 
 
 def _is_silent(kind: object) -> bool:
-    """It holds numbers, words of a fixed list, or what Metier made itself."""
+    """Return True for numbers, fixed words and values that Metier created itself."""
     if has_mark(kind, MadeHere):
         return True
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
