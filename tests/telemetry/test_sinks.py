@@ -53,7 +53,7 @@ def test_failing_sink_is_switched_off_and_reported_once_while_the_others_continu
     assert [record.seq for record in first.records] == [1, 2, 3, 4]
     assert last.records == first.records
     assert [record.seq for record in broken.records] == [1]
-    assert reports == ["Keeping is switched off: The disk is gone"]
+    assert reports == ["Keeping is disabled: The disk is gone"]
 
 
 def test_sink_that_cannot_be_closed_is_reported() -> None:
