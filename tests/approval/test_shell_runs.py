@@ -19,7 +19,7 @@ from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
-from metier.tools.shell.options import ShellOptions
+from metier.tools.options import ShellOptions
 
 pytestmark = pytest.mark.anyio
 

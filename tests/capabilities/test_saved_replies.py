@@ -29,8 +29,8 @@ from metier.store.backend import StoreOptions, open_store
 from metier.store.base import Store
 from metier.telemetry.redaction import build_redactor
 from metier.tools.base import ToolContext, ToolResult
+from metier.tools.options import SandboxOptions
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.process.sandbox.options import SandboxOptions
 
 pytestmark = pytest.mark.slow
 

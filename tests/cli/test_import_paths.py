@@ -9,16 +9,16 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, run_approved, use_model
 
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 
 @pytest.mark.parametrize("entry", [".", ":/nowhere", "src", "/nowhere:WORK/src"])
 def test_run_with_a_sandbox_does_not_start_while_python_imports_from_the_workspace(
     workspace: Workspace, model: ModelServer, entry: str
 ) -> None:
-    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
+    trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"sandbox level 'full' cannot be shown here: {trial.summary}")
     (workspace.folder / "src").mkdir()
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "strict"})
     model.follow(says("Done."))
@@ -58,9 +58,9 @@ def test_import_path_outside_of_the_workspace_is_kept(workspace: Workspace, tmp_
 def test_program_cannot_plant_a_startup_module_next_to_a_package_that_is_installed_from_the_workspace(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
+    trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"sandbox level 'full' cannot be shown here: {trial.summary}")
     workspace.write("src/project.py", "")
     workspace.write("src/package/__init__.py", "")
     # As an editable install does it.

@@ -14,7 +14,7 @@ from run_workspace import Workspace
 from agent_command import AGENT
 from metier.tools.process.run import SUPERVISOR, TREE_VARIABLE, list_marked
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +47,9 @@ def test_the_next_start_clears_away_what_a_killed_supervisor_left(
     level: str, workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if level in ("full", "kernel"):
-        rung = try_rung(level, get_bubblewrap(os.environ, tmp_path))
-        if not rung.works:
-            pytest.skip(f"sandbox level {level!r} cannot be shown here: {rung.told}")
+        trial = try_level(level, get_bubblewrap(os.environ, tmp_path))
+        if not trial.works:
+            pytest.skip(f"sandbox level {level!r} cannot be shown here: {trial.summary}")
         monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
     if level == "kernel":
         monkeypatch.setenv("PATH", str(AGENT.parent))

@@ -15,7 +15,7 @@ from run_workspace import QUICK, Workspace, use_model
 from metier.tools.mcp.server_tools import get_server_code
 from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 SERVER = Path(__file__).parent / "prying_mcp_server.py"
 REWRITE = """import os, sys
@@ -33,9 +33,9 @@ for path in sys.argv[2:]:
 @pytest.fixture
 def serving(workspace: Workspace, model: ModelServer) -> Workspace:
     """In the profile `guarded`, where programs are confined and servers are not. Skips aloud without bubblewrap."""
-    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
+    trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"sandbox level 'full' cannot be shown here: {trial.summary}")
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
     workspace.write(
         ".agent/policy.yaml", "rules:\n  - {tool: script_run, allow: true}\n  - {tool: pry/pry, allow: true}\n"

@@ -11,7 +11,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import get_rung
+from metier.tools.process.sandbox.levels import choose_level
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +23,10 @@ EVERYTHING = dict.fromkeys(NOTHING, True)
 @pytest.fixture
 def level(workspace: Workspace) -> str:
     """Skips aloud where no sandbox can be shown."""
-    rung = get_rung(get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"no sandbox can be shown here: {rung.told}")
-    return rung.level
+    trial = choose_level(get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"no sandbox can be shown here: {trial.summary}")
+    return trial.level
 
 
 @pytest.fixture

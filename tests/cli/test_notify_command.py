@@ -10,7 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, run_approved, use_model
 
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -18,9 +18,9 @@ type Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def strict(workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A strict workspace whose virtual environment is activated."""
-    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
+    trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"sandbox level 'full' cannot be shown here: {trial.summary}")
     (workspace.folder / ".venv/bin").mkdir(parents=True)
     workspace.write(".venv/pyvenv.cfg", "home = /usr/bin\n")
     workspace.write("scripts/notify.sh", f"touch {workspace.folder.parent}/told\n")

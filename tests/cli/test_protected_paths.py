@@ -12,7 +12,7 @@ from run_workspace import QUICK, Workspace, use_model
 from agent_command import AGENT
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +56,9 @@ MISSING = [
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
     """Makes runs use this level; skips aloud where it cannot be shown."""
     wanted: Level = request.param
-    rung = try_rung(wanted, get_bubblewrap(os.environ, tmp_path))
-    if not rung.works:
-        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
+    trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
+    if not trial.works:
+        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {trial.summary}")
     if wanted == "kernel":
         # No bubblewrap on PATH.
         monkeypatch.setenv("PATH", str(AGENT.parent))

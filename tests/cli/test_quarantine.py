@@ -17,7 +17,7 @@ from metier.definitions.files.quarantine import record_launch
 from metier.tools.process.sandbox import protected_paths
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 ALLOW = "rules:\n  - {tool: script_run, allow: true}\n  - {tool: Write, allow: true}\n"
 SECRET = "planted-" + "secret"
@@ -72,9 +72,9 @@ open("out/pipe").read()
 def level(request: pytest.FixtureRequest, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Level:
     """Makes runs use this level; skips aloud where it cannot be shown."""
     wanted: Level = request.param
-    rung = try_rung(wanted, get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
+    trial = try_level(wanted, get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {trial.summary}")
     if wanted == "kernel":
         # No bubblewrap on PATH.
         monkeypatch.setenv("PATH", str(AGENT.parent))

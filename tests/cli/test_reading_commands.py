@@ -15,7 +15,7 @@ from run_workspace import QUICK, Workspace, use_model
 from metier.runtime import confinement
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 from metier.tools.shell import harmless
 
 WAITS = 3
@@ -40,9 +40,9 @@ def find_no_level(_: object) -> None:
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
     """The level of the read-only sandbox; skips aloud if this machine doesn't have it."""
     wanted: Level = request.param
-    rung = try_rung(wanted, get_bubblewrap(os.environ, tmp_path))
-    if not rung.works:
-        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
+    trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
+    if not trial.works:
+        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {trial.summary}")
     if wanted == "kernel":
         monkeypatch.setattr(confinement, "get_bubblewrap", find_no_bubblewrap)
     return wanted

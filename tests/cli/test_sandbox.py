@@ -15,7 +15,7 @@ from run_workspace import Workspace
 
 from agent_command import AGENT
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import get_rung
+from metier.tools.process.sandbox.levels import choose_level
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +42,10 @@ print(json.dumps({
 @pytest.fixture
 def level(workspace: Workspace) -> str:
     """Skips aloud where no sandbox can be shown."""
-    rung = get_rung(get_bubblewrap(os.environ, workspace.folder))
-    if not rung.works:
-        pytest.skip(f"no sandbox can be shown here: {rung.told}")
-    return rung.level
+    trial = choose_level(get_bubblewrap(os.environ, workspace.folder))
+    if not trial.works:
+        pytest.skip(f"no sandbox can be shown here: {trial.summary}")
+    return trial.level
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from run_workspace import Workspace
 from agent_command import AGENT, run_agent
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +32,9 @@ os.makedirs(os.path.join(os.environ["TMPDIR"], "full", "of", "files"))
 def level(request: pytest.FixtureRequest, tmp_path: Path) -> Level:
     """Skips aloud where a level cannot be shown."""
     wanted: Level = request.param
-    rung = try_rung(wanted, get_bubblewrap(os.environ, tmp_path))
-    if not rung.works:
-        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
+    trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
+    if not trial.works:
+        pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {trial.summary}")
     return wanted
 
 

@@ -10,7 +10,7 @@ from blocks import PAGES, ROOT, read_blocks
 from walkthrough import Reader, read_through
 
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
-from metier.tools.process.sandbox.levels import get_rung
+from metier.tools.process.sandbox.levels import choose_level
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def test_every_command_of_a_page_works_and_shows_what_the_page_says(page: Path, 
 
 
 def test_doctor_says_of_the_sandbox_what_the_page_on_security_says(tmp_path: Path) -> None:
-    if get_rung(get_bubblewrap(os.environ, tmp_path)).level != "full":
+    if choose_level(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()

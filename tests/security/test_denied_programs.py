@@ -12,7 +12,7 @@ from metier.testing.scripted import says
 from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import list_masked
-from metier.tools.process.sandbox.levels import get_rung
+from metier.tools.process.sandbox.levels import choose_level
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_a_copy_of_a_denied_program_is_asked_about_when_it_is_run(tmp_path
     ],
 )
 async def test_what_a_user_approved_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
-    if get_rung(get_bubblewrap(os.environ, tmp_path)).level != "full":
+    if choose_level(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     put(tmp_path, DENY | {"x.sh": "t=tou; ${t}ch PWNED; echo through\n"})
     drill = Drill(tmp_path, [call("Bash", command=command), says("done")])

@@ -25,7 +25,7 @@ from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls
 from metier.tools.base import Tool
-from metier.tools.shell.options import ShellOptions
+from metier.tools.options import ShellOptions
 
 
 def put(folder: Path, files: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement, Level
-from metier.tools.process.sandbox.levels import try_rung
+from metier.tools.process.sandbox.levels import try_level
 
 LEVELS: tuple[Level, ...] = ("full", "kernel")
 SECRET = "planted-" + "secret-value"
@@ -85,9 +85,9 @@ def make_scene(base: Path, level: Level) -> Scene:
     program = get_bubblewrap(os.environ, workspace)
     if sys.platform != "linux":
         pytest.skip(f"sandbox level {level!r} is for Linux")
-    rung = try_rung(level, program)
-    if not rung.works:
-        pytest.skip(f"sandbox level {level!r} cannot be shown here: {rung.told}")
+    trial = try_level(level, program)
+    if not trial.works:
+        pytest.skip(f"sandbox level {level!r} cannot be shown here: {trial.summary}")
     confinement = Confinement(
         level=level, bubblewrap=program, workspace=workspace, records=workspace / "runs", quarantine=base / "quarantine"
     )

@@ -17,9 +17,9 @@ from metier.events.step import SkillStepExecuted
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.files.scope import Scope
+from metier.tools.options import ShellOptions
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.shell.bash import Bash, Surroundings
-from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import PosixShell
 from metier.tools.toolbox import Toolbox
 

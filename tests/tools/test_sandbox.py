@@ -19,7 +19,7 @@ from metier.tools.base import ToolContext
 from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree, run_process
 from metier.tools.process.sandbox.confinement import Confinement, Level
-from metier.tools.process.sandbox.levels import get_rung, try_rung
+from metier.tools.process.sandbox.levels import choose_level, try_level
 from metier.tools.process.sandbox.seccomp import ARCHITECTURES, build_filter
 from metier.tools.process.spool import is_held, read_spool
 from metier.tools.toolsets.loader import load_toolsets
@@ -247,11 +247,11 @@ print("ordinary modes pass")
 
 
 def test_without_bubblewrap_the_kernel_is_tried_and_without_both_every_reason_is_given() -> None:
-    rung = get_rung("")
+    trial = choose_level("")
 
-    assert rung.level in ("kernel", "none")
-    assert try_rung("full", "").told == "bwrap is not installed"
-    assert "bubblewrap" in try_rung("full", "").hint
+    assert trial.level in ("kernel", "none")
+    assert try_level("full", "").summary == "bwrap is not installed"
+    assert "bubblewrap" in try_level("full", "").hint
 
 
 def test_a_program_that_calls_itself_bubblewrap_is_not_believed(tmp_path: Path) -> None:
@@ -260,10 +260,10 @@ def test_a_program_that_calls_itself_bubblewrap_is_not_believed(tmp_path: Path) 
     fake.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
     fake.chmod(0o755)
 
-    rung = try_rung("full", str(fake))
+    trial = try_level("full", str(fake))
 
-    assert not rung.works
-    assert "tried: a program could" in rung.told or "cannot start" in rung.told
+    assert not trial.works
+    assert "tried: a program could" in trial.summary or "cannot start" in trial.summary
 
 
 @pytest.mark.parametrize("read_only", [False, True])

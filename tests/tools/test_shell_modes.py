@@ -2,10 +2,10 @@
 
 import pytest
 
+from metier.tools.options import ShellOptions
 from metier.tools.shell.allowlist import find_refusal
 from metier.tools.shell.harmless import CommandFolders
 from metier.tools.shell.line import parse_line
-from metier.tools.shell.options import ShellOptions
 
 SPECIAL = [
     "chmod 6755 a", "chmod 4755 a", "chmod 2755 a", "chmod 06755 a", "chmod 004755 a", "chmod u+s a", "chmod g+s a",

@@ -5,7 +5,7 @@ from typing import Literal
 from metier.approval.rules import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.names import Profile, name_capability
-from metier.tools.base import Effect
+from metier.tools.effects import Effect
 from metier.tools.toolbox import Toolbox
 
 READING_ACTIONS = frozenset({"call_skill", "ask_user", "finish"})

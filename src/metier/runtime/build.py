@@ -347,7 +347,7 @@ async def _load_toolsets(
     protected = build_protected_state(confinement)
     if protected is None:
         return await load_toolsets(packages, host.environ, confinement=confinement)
-    before = await run_sync(protected.look)
+    before = await run_sync(protected.snapshot)
     reading = await load_toolsets(packages, host.environ, confinement=confinement)
     if changes := await run_sync(protected.roll_back, before):
         await reading.aclose()

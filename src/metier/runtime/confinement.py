@@ -9,10 +9,10 @@ from metier.errors import ConfigError, SandboxUnavailable
 from metier.programs.import_paths import list_ignored_imports
 from metier.runtime.host import Host
 from metier.tools.files.snapshots import find_repository
+from metier.tools.options import SandboxOptions
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.process.sandbox.levels import SIGNAL_AGENT, Rung, get_rung
-from metier.tools.process.sandbox.options import SandboxOptions
+from metier.tools.process.sandbox.levels import SIGNAL_AGENT, LevelTrial, choose_level
 from metier.tools.process.sandbox.protected_paths import ProtectedState
 
 _MEGABYTE = 1_048_576
@@ -26,13 +26,13 @@ async def open_confinement(host: Host) -> Confinement:
                 "Profile 'strict' needs a sandbox, and sandbox.use is 'off'", hint="Set sandbox.use to 'auto'"
             )
         return limit_only(host.settings.sandbox)
-    rung = await anyio.to_thread.run_sync(get_host_level, host)
-    if not rung.works:
+    trial = await anyio.to_thread.run_sync(get_host_level, host)
+    if not trial.works:
         if requires_sandbox(host):
-            raise SandboxUnavailable(f"{_name_demand(host)} needs a sandbox: {rung.told}", hint=_say(rung.hint))
+            raise SandboxUnavailable(f"{_name_demand(host)} needs a sandbox: {trial.summary}", hint=_say(trial.hint))
         return limit_only(host.settings.sandbox)
     _check_import_paths()
-    return build_confinement(host, rung)
+    return build_confinement(host, trial)
 
 
 def _check_import_paths() -> None:
@@ -54,26 +54,26 @@ def requires_sandbox(host: Host) -> bool:
     return host.settings.runtime.profile == "strict" or host.settings.sandbox.use == "required"
 
 
-def get_host_level(host: Host) -> Rung:
+def get_host_level(host: Host) -> LevelTrial:
     """Return the best level that works here; none in a workspace that a sandbox would both show and hide.
 
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
     required and not where it is only welcome.
     """
-    rung = _get_best_level(host)
-    if rung.level == "kernel" and not requires_sandbox(host):
-        told = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
+    trial = _get_best_level(host)
+    if trial.level == "kernel" and not requires_sandbox(host):
+        summary = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
         hint = "install the system package bubblewrap, or set sandbox.use to 'required' to have it all the same"
-        return Rung(level="none", works=False, told=told, hint=hint)
-    return rung
+        return LevelTrial(level="none", works=False, summary=summary, hint=hint)
+    return trial
 
 
-def _get_best_level(host: Host) -> Rung:
+def _get_best_level(host: Host) -> LevelTrial:
     workspace = host.root.resolve()
     if host.home.resolve().is_relative_to(workspace):
-        told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
-        return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
-    return get_rung(_get_bubblewrap(host))
+        summary = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
+        return LevelTrial(level="none", works=False, summary=summary, hint="change to the folder of a project")
+    return choose_level(_get_bubblewrap(host))
 
 
 async def open_reading(host: Host, confinement: Confinement) -> Confinement | None:
@@ -81,33 +81,33 @@ async def open_reading(host: Host, confinement: Confinement) -> Confinement | No
 
     `confinement` is that of the other programs of the run: both protect the same paths.
     """
-    rung = await anyio.to_thread.run_sync(find_reading_level, host)
-    if rung is None:
+    trial = await anyio.to_thread.run_sync(find_reading_level, host)
+    if trial is None:
         return None
-    shared = replace(build_confinement(host, rung), protected=confinement.protected)
+    shared = replace(build_confinement(host, trial), protected=confinement.protected)
     return replace(shared, writable=(*shared.writable, *confinement.writable)).for_reading()
 
 
-def find_reading_level(host: Host) -> Rung | None:
+def find_reading_level(host: Host) -> LevelTrial | None:
     """Find the level of the read-only sandbox; None if the profile asks about nothing, or no level holds.
 
     Unlike other programs, those that only read can use level `kernel` in every profile: they create no files.
     """
     if host.settings.runtime.profile == "permissive" or host.settings.sandbox.use == "off":
         return None
-    rung = _get_best_level(host)
+    trial = _get_best_level(host)
     # Without this, a table's mistake could end other programs of the user.
-    reaches_others = f"programs can {SIGNAL_AGENT}" in rung.gaps
-    return rung if rung.works and not reaches_others else None
+    reaches_others = f"programs can {SIGNAL_AGENT}" in trial.gaps
+    return trial if trial.works and not reaches_others else None
 
 
-def build_confinement(host: Host, rung: Rung) -> Confinement:
+def build_confinement(host: Host, trial: LevelTrial) -> Confinement:
     workspace = host.root.resolve()
     options = host.settings.sandbox
     limits = limit_only(options)
     skills = host.workspace / host.settings.skills.dir
     return Confinement(
-        level=rung.level,
+        level=trial.level,
         bubblewrap=_get_bubblewrap(host),
         workspace=workspace,
         records=host.runs.resolve(),

@@ -44,10 +44,10 @@ from metier.store.sqlite.health import (
 )
 from metier.telemetry.jsonl import FILE_NAME
 from metier.tools.mcp.servers import AcceptedServers, choose_servers
+from metier.tools.options import SandboxOptions
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.levels import Rung, try_rung
-from metier.tools.process.sandbox.options import SandboxOptions
+from metier.tools.process.sandbox.levels import LevelTrial, try_level
 from metier.tools.scripts.environments import find_uv
 from metier.version import __version__
 
@@ -294,9 +294,9 @@ def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -
     host = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
     program = get_bubblewrap(environ, cwd)
     for level, name in _LEVELS.items():
-        rung = try_rung(level, program)
-        detail = "; ".join((f"level {level!r}, {rung.told}", *rung.gaps))
-        yield Finding(area="sandbox", name=name, state="ok" if rung.works else "off", detail=detail, hint=_say(rung))
+        trial = try_level(level, program)
+        detail = "; ".join((f"level {level!r}, {trial.summary}", *trial.gaps))
+        yield Finding(area="sandbox", name=name, state="ok" if trial.works else "off", detail=detail, hint=_say(trial))
     yield _examine_use(host)
     yield Finding(area="sandbox", name="limits", state="ok", detail=_describe_limits(settings.sandbox))
 
@@ -308,13 +308,15 @@ def _examine_use(host: Host) -> Finding:
         state: State = "problem" if requires_sandbox(host) else "off"
         hint = "Set sandbox.use to 'auto'" if requires_sandbox(host) else ""
         return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen})", hint=hint)
-    rung = get_host_level(host)
-    if rung.works:
-        network = "on" if build_confinement(host, rung).network else "off"
-        detail = f"level {rung.level!r}, network {network} ({chosen})"
+    trial = get_host_level(host)
+    if trial.works:
+        network = "on" if build_confinement(host, trial).network else "off"
+        detail = f"level {trial.level!r}, network {network} ({chosen})"
         return Finding(area="sandbox", name="use", state="ok", detail=detail)
     state = "problem" if requires_sandbox(host) else "off"
-    return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen}): {rung.told}", hint=_say(rung))
+    return Finding(
+        area="sandbox", name="use", state=state, detail=f"none ({chosen}): {trial.summary}", hint=_say(trial)
+    )
 
 
 def _describe_limits(options: SandboxOptions) -> str:
@@ -327,8 +329,8 @@ def _describe_limits(options: SandboxOptions) -> str:
     return f"in every profile: {options.processes or 'any number of'} processes a program; each: {each}"
 
 
-def _say(rung: Rung) -> str:
-    return rung.hint[:1].upper() + rung.hint[1:]
+def _say(trial: LevelTrial) -> str:
+    return trial.hint[:1].upper() + trial.hint[1:]
 
 
 def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:

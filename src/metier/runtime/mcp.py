@@ -260,9 +260,9 @@ def get_enclosure(host: Host, server: ServerDefinition) -> Enclosure:
         return "outside"
     if not wants_sandbox(host):
         return "none" if requires_sandbox(host) else "outside"
-    rung = get_host_level(host)
-    if rung.works:
-        return rung.level
+    trial = get_host_level(host)
+    if trial.works:
+        return trial.level
     return "none" if requires_sandbox(host) else "outside"
 
 

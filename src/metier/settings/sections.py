@@ -13,10 +13,7 @@ from metier.skills.options import SkillsOptions
 from metier.store.backend import StoreOptions
 from metier.telemetry.options import LoggingOptions
 from metier.tools.hooks.definition import read_hooks_text
-from metier.tools.mcp.options import McpOptions
-from metier.tools.process.sandbox.options import SandboxOptions
-from metier.tools.shell.options import ShellOptions
-from metier.tools.web.options import WebSearchOptions
+from metier.tools.options import McpOptions, SandboxOptions, ShellOptions, WebSearchOptions
 from metier.values import Value
 
 type NotifyWord = Literal["approval", "input", "ended", "budget"]

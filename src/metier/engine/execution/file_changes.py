@@ -23,10 +23,10 @@ from metier.engine.services import Services, WorkspaceSnapshots
 from metier.engine.state.steps import Step
 from metier.errors import ToolFailed
 from metier.store.base import Store
-from metier.tools.files.file_state import FileState, Found, are_same, look_at
+from metier.tools.files.file_state import FileSnapshot, FileState, are_same, read_state
 from metier.tools.files.file_text import is_unsaved
 from metier.tools.files.snapshots import Unavailable
-from metier.tools.process.sandbox.protected_paths import Held
+from metier.tools.process.sandbox.protected_paths import ProtectedSnapshot
 from metier.values import dump_fields
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
@@ -74,12 +74,12 @@ async def list_changes(
     if isinstance(path := before.get(FILE), str):
         noted = before.get("state")
         old = convert(noted, FileState) if noted is not None else None
-        new = await keep(await run_sync(look_at, workspace, path), store)
+        new = await keep(await run_sync(read_state, workspace, path), store)
         return [] if are_same(old, new) else [FileChange(path=path, before=old, after=new)]
     return []
 
 
-async def keep(found: Found | None, store: Store) -> FileState | None:
+async def keep(found: FileSnapshot | None, store: Store) -> FileState | None:
     """Return the state of a file whose content is now in the store."""
     if found is None:
         return None
@@ -95,7 +95,7 @@ async def _note_file(path: str, services: Services) -> JsonValue:
     workspace = services.workspace
     try:
         real = await run_sync(_get_real_name, workspace, path)
-        found = await keep(await run_sync(look_at, workspace, real), services.store)
+        found = await keep(await run_sync(read_state, workspace, real), services.store)
     except (OSError, ToolFailed) as error:
         return {UNKNOWN: _describe(error)}
     return {FILE: real, "state": dump_fields(found) if found else None}
@@ -109,7 +109,7 @@ async def _save_buffer(path: str, services: Services) -> None:
         return
     with suppress(OSError, ToolFailed):  # then the tool says what is wrong with it
         real = await run_sync(_get_real_name, services.workspace, path)
-        found = await run_sync(look_at, services.workspace, real)
+        found = await run_sync(read_state, services.workspace, real)
         if is_unsaved(held, found.data if found is not None else None):
             await services.buffers.save(file, held)
 
@@ -139,24 +139,26 @@ WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch
 """Built-in tools that run no code of others; their writes are evaluated separately."""
 
 
-class Looked(Struct, frozen=True):
+class BeforePrograms(Struct, frozen=True):
     """State of protected files before programs ran."""
 
-    held: Held
-    """None if no program is confined."""
+    protected: ProtectedSnapshot
+    """Empty if no program is confined."""
     folder: tuple[int, int] | None
     """Device and inode of the run's folder. None if there is none."""
 
 
-async def look_at_protected(steps: Sequence[Step], services: Services) -> Looked | None:
+async def snapshot_protected(steps: Sequence[Step], services: Services) -> BeforePrograms | None:
     """Return the state of protected files; None if no program is about to run."""
     if all(name_call(step.action)[0] in WITHOUT_PROGRAMS for step in steps):
         return None
-    held: Held = await anyio.to_thread.run_sync(services.protected.look) if services.protected is not None else {}
-    return Looked(held, _identify_folder(services))
+    protected: ProtectedSnapshot = {}
+    if services.protected is not None:
+        protected = await anyio.to_thread.run_sync(services.protected.snapshot)
+    return BeforePrograms(protected, _identify_folder(services))
 
 
-async def end_if_changed(before: Looked | None, log: RunLog, services: Services) -> bool:
+async def end_if_changed(before: BeforePrograms | None, log: RunLog, services: Services) -> bool:
     """End the run if a protected path changed, or its own folder is gone.
 
     The instructions of this and later runs lie in the first, what it writes down in the second.
@@ -165,7 +167,7 @@ async def end_if_changed(before: Looked | None, log: RunLog, services: Services)
         return False
     failure: RunFailed | None = None
     if services.protected is not None and (
-        changes := await anyio.to_thread.run_sync(services.protected.roll_back, before.held)
+        changes := await anyio.to_thread.run_sync(services.protected.roll_back, before.protected)
     ):
         failure = RunFailed(reason=PROTECTED_CHANGED, message=changes)
     elif before.folder is not None and before.folder != _identify_folder(services):

@@ -20,7 +20,7 @@ from metier.engine.state.due_hooks import get_notification, list_due
 from metier.engine.state.run_state import RunState
 from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
-from metier.tools.files.file_state import are_same, look_at
+from metier.tools.files.file_state import are_same, read_state
 from metier.tools.hooks.definition import HookCommand
 from metier.tools.hooks.hook_process import HookRun
 from metier.tools.hooks.protocol import (
@@ -67,7 +67,7 @@ async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> Ho
     changes: list[FileChange] = []
     for before in finished.changes[:_MAX_FILES]:
         with suppress(OSError, ToolFailed):
-            after = await keep(await run_sync(look_at, services.workspace, before.path), services.store)
+            after = await keep(await run_sync(read_state, services.workspace, before.path), services.store)
             if not are_same(before.after, after):
                 changes.append(FileChange(path=before.path, before=before.after, after=after))
     return replace(ran, changes=tuple(changes))

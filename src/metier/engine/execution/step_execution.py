@@ -29,7 +29,7 @@ from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import FailureTold, SpoolIdentity, StepFinished, StepRetried, StepStarted
 from metier.engine.entries.task import ChildRequested
 from metier.engine.execution.approval_requests import find_approved_base
-from metier.engine.execution.file_changes import add_changes, end_if_changed, look_at_protected, note_before
+from metier.engine.execution.file_changes import add_changes, end_if_changed, note_before, snapshot_protected
 from metier.engine.execution.judged_paths import build_guard
 from metier.engine.execution.past_results import keep_results
 from metier.engine.journal import RunLog
@@ -116,7 +116,7 @@ async def record_intents(
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Execute steps whose intent is recorded."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
-    before = await look_at_protected(steps, services)
+    before = await snapshot_protected(steps, services)
     began = services.clock.monotonic()
     results: list[_Result | None] = [None] * len(steps)
     outputs: dict[str, str] = {}

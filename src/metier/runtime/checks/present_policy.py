@@ -64,8 +64,8 @@ def build_present_policy(
     )
     tools = Toolbox(agent.choose_tools(offered))
     folder = root or host.workspace
-    rung = find_reading_level(_with_profile(agent.host, chosen))
-    default = ProfilePolicy(chosen, tools, reading=rung.level if rung is not None else "none")
+    trial = find_reading_level(_with_profile(agent.host, chosen))
+    default = ProfilePolicy(chosen, tools, reading=trial.level if trial is not None else "none")
     return build_policy(agent.packages, tools, workspace=folder, profile=default, speakers=speakers, is_partial=True)
 
 

@@ -28,7 +28,7 @@ from metier.runtime.build import open_snapshots
 from metier.runtime.records.signatures import is_started_here
 from metier.runtime.runs import Runtime
 from metier.store.failures import BlobUnknown
-from metier.tools.files.file_state import FileState, are_same, look_at, put_back
+from metier.tools.files.file_state import FileState, are_same, read_state, restore
 from metier.tools.files.snapshots import Unavailable
 
 CANNOT = (
@@ -191,7 +191,7 @@ async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list
     for file in (*gone, *back):
         data = await _read(runtime, file.target) or b""
         try:
-            await run_sync(partial(put_back, runtime.host.workspace, file.path, state=file.target, data=data))
+            await run_sync(partial(restore, runtime.host.workspace, file.path, state=file.target, data=data))
         except (OSError, ToolFailed) as error:
             failed.append(f"{file.path}: {error.strerror if isinstance(error, OSError) else error.message}")
         else:
@@ -201,14 +201,14 @@ async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list
 
 async def _keep_change(runtime: Runtime, file: PlannedFile) -> FileChange:
     """Save the current content before it is replaced, so that the undo can be undone."""
-    now = await keep(await run_sync(look_at, runtime.host.workspace, file.path), runtime.store)
+    now = await keep(await run_sync(read_state, runtime.host.workspace, file.path), runtime.store)
     return FileChange(path=file.path, before=now, after=file.target)
 
 
 async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool) -> PlannedFile:
     workspace = runtime.host.workspace
     try:
-        found = await run_sync(look_at, workspace, wanted.path)
+        found = await run_sync(read_state, workspace, wanted.path)
     except (OSError, ToolFailed) as error:
         reason = error.strerror if isinstance(error, OSError) else error.message
         return PlannedFile(path=wanted.path, now=None, target=wanted.target, cannot=reason or "it cannot be read")

@@ -31,7 +31,7 @@ class FileState(StoredValue, frozen=True, kw_only=True):
         return other is not None and (self.kind, self.sha256, self.mode) == (other.kind, other.sha256, other.mode)
 
 
-class Found(StoredValue, frozen=True, kw_only=True):
+class FileSnapshot(StoredValue, frozen=True, kw_only=True):
     state: FileState
     data: bytes = b""
 
@@ -44,7 +44,7 @@ def build_state(kind: Literal["file", "link"], data: bytes, *, mode: int) -> Fil
     return FileState(kind=kind, sha256=hashlib.sha256(data).hexdigest(), mode=mode & _MODE_BITS)
 
 
-def look_at(workspace: Path, path: str) -> Found | None:
+def read_state(workspace: Path, path: str) -> FileSnapshot | None:
     """Return the current state. A folder counts as nothing: its files have paths of their own. Raises `OSError`."""
     try:
         with _Folder(workspace, path, create=False) as (folder, name):
@@ -53,7 +53,7 @@ def look_at(workspace: Path, path: str) -> Found | None:
         return None
 
 
-def put_back(workspace: Path, path: str, *, state: FileState | None, data: bytes) -> None:
+def restore(workspace: Path, path: str, *, state: FileState | None, data: bytes) -> None:
     """Make the path what it was, whole or not at all. Raises `OSError`, also where a folder on the way is a link."""
     if state is None:
         _remove(workspace, path)
@@ -70,23 +70,23 @@ def put_back(workspace: Path, path: str, *, state: FileState | None, data: bytes
         os.fsync(folder)
 
 
-def _look(folder: int, name: str) -> Found | None:
+def _look(folder: int, name: str) -> FileSnapshot | None:
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
         return None
     if stat.S_ISLNK(status.st_mode):
         data = os.fsencode(os.readlink(name, dir_fd=folder))
-        return Found(state=build_state("link", data, mode=0o777), data=data)
+        return FileSnapshot(state=build_state("link", data, mode=0o777), data=data)
     if not stat.S_ISREG(status.st_mode):
-        return Found(state=FileState(kind="other", is_kept=False))
+        return FileSnapshot(state=FileState(kind="other", is_kept=False))
     mode = stat.S_IMODE(status.st_mode) & _MODE_BITS
     if status.st_size > MAX_BYTES:
         marker = f"{status.st_size} {status.st_mtime_ns}"
-        return Found(state=FileState(sha256=f"large {marker}", mode=mode, is_kept=False))
+        return FileSnapshot(state=FileState(sha256=f"large {marker}", mode=mode, is_kept=False))
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)
-    return Found(state=build_state("file", data, mode=mode), data=data)
+    return FileSnapshot(state=build_state("file", data, mode=mode), data=data)
 
 
 def _write(folder: int, name: str, data: bytes, *, mode: int) -> None:

@@ -16,9 +16,9 @@ from metier.programs.launcher import MCP_SERVER, use_accepted_program
 from metier.programs.search import drop_writable_paths
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.mcp.offered_tools import Clean
-from metier.tools.mcp.options import McpOptions
 from metier.tools.mcp.server_connection import ServerConnection, ServerLog, Target
 from metier.tools.mcp.servers import ServerDefinition, expand_server
+from metier.tools.options import McpOptions
 from metier.tools.process.child_environment import build_environment
 from metier.tools.process.run import Command, build_own_command
 from metier.tools.process.sandbox.confinement import Confinement

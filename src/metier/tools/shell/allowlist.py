@@ -8,9 +8,9 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
+from metier.tools.options import ShellOptions
 from metier.tools.shell.harmless import CommandFolders, Naming, get_objection, is_runner, is_vouched
 from metier.tools.shell.line import NotUnderstood, Pipeline, ShellLine, SimpleCommand, canonical_command, has_pattern
-from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.programs import BUILTINS
 
 _NUMBER = re.compile(r"[-+=]?0*([0-7]{4,})")

@@ -26,6 +26,7 @@ from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.scope import Scope
+from metier.tools.options import ShellOptions
 from metier.tools.process.bounded_output import Output, count_label_characters, render_streams
 from metier.tools.process.child_environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
@@ -43,7 +44,6 @@ from metier.tools.shell.line import (
     parse_line,
 )
 from metier.tools.shell.link_targets import ProgramSearch, follow_links
-from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import Shell
 from metier.tools.shell.write_attempts import find_write_attempt, use_plain_messages
 

@@ -125,7 +125,7 @@ class Table(Struct, frozen=True, kw_only=True):
     """Marks that say how operands must not look."""
 
 
-class Found(Struct, frozen=True):
+class CommandTables(Struct, frozen=True):
     """The tables of a command, and the words that name it."""
 
     name: str
@@ -171,7 +171,7 @@ def is_tabled(program: str) -> bool:
     return program in _programs()
 
 
-def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
+def find_tables(argv: Sequence[str], *, program: str = "") -> CommandTables | None:
     """The tables for this command, by its longest name; `program` stands for its first word where it is given."""
     words = [program or argv[0], *argv[1:]]
     if words[0] == "[":
@@ -182,7 +182,7 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
         name = " ".join(words[:size])
         tables = load_tables().get(SAME_TABLE.get(name, name))
         if tables is not None:
-            return Found(name, tables, tuple(words[size:]))
+            return CommandTables(name, tables, tuple(words[size:]))
     return None
 
 
@@ -210,7 +210,7 @@ def is_unclear(argv: Sequence[str]) -> bool:
     return not any(not table.acts or name in _OWN_CODE_ONLY for table in fitting)
 
 
-def get_harm(found: Found, place: CommandFolders, *, named: bool) -> str:
+def get_harm(found: CommandTables, place: CommandFolders, *, named: bool) -> str:
     """Why these arguments are not known to be harmless; empty when they are. `named`: a rule names the command."""
     reasons = [_try(table, found.arguments, place, named=named) for table in found.tables]
     return "" if "" in reasons else reasons[0]

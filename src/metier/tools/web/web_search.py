@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from metier.errors import ConfigError, ToolFailed
 from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
-from metier.tools.web.options import WebSearchOptions
+from metier.tools.options import WebSearchOptions
 from metier.tools.web.url import WebAccess, check_address, check_domain, check_name, parse_url
 from metier.tools.web.web_fetch import WebFetch
 

@@ -1,4 +1,4 @@
-"""Try what a sandbox must refuse and what it must allow. Executed as a file inside one; see `ladder.py`.
+"""Try what a sandbox must refuse and what it must allow. Executed as a file inside one; see `levels.py`.
 
     python -I -S attempts.py TARGETS
 

@@ -43,12 +43,12 @@ BETTER_REFUSED = (SIGNAL_AGENT, "see the agent's command line")
 BETTER_POSSIBLE = ("make a file at the top of the workspace",)
 
 
-class Rung(Struct, frozen=True, kw_only=True):
+class LevelTrial(Struct, frozen=True, kw_only=True):
     """The result of trying one level."""
 
     level: Level
     works: bool
-    told: str
+    summary: str
     """One sentence: what it refused, or why it does not work."""
     hint: str = ""
     """The missing package or kernel setting."""
@@ -56,24 +56,24 @@ class Rung(Struct, frozen=True, kw_only=True):
     """Protections that this level lacks on this machine although a better level has them."""
 
 
-def get_rung(program: str) -> Rung:
+def choose_level(program: str) -> LevelTrial:
     """The best that works; one of level `none`, with every reason and advice, where nothing does.
 
     `program` is bubblewrap's path, or empty. Takes a tenth of a second, once in a process.
     """
-    tried: list[Rung] = []
+    tried: list[LevelTrial] = []
     for level in ("full", "kernel"):
-        rung = try_rung(level, program)
-        if rung.works:
-            return rung
-        tried.append(rung)
-    told = "; ".join(rung.told for rung in tried)
-    hint = ", or ".join(rung.hint for rung in tried if rung.hint)
-    return Rung(level="none", works=False, told=told, hint=hint)
+        trial = try_level(level, program)
+        if trial.works:
+            return trial
+        tried.append(trial)
+    summary = "; ".join(trial.summary for trial in tried)
+    hint = ", or ".join(trial.hint for trial in tried if trial.hint)
+    return LevelTrial(level="none", works=False, summary=summary, hint=hint)
 
 
 @functools.cache
-def try_rung(level: Level, program: str) -> Rung:
+def try_level(level: Level, program: str) -> LevelTrial:
     """Launch a program that tries to get out."""
     if problem := _find_obstacle(level, program):
         return problem
@@ -95,18 +95,20 @@ def try_rung(level: Level, program: str) -> Rung:
                 shutil.rmtree(launch.scratch, ignore_errors=True)
 
 
-def _find_obstacle(level: Level, program: str) -> Rung | None:
+def _find_obstacle(level: Level, program: str) -> LevelTrial | None:
     """Return the level as unavailable if a requirement is obviously missing, without trying it."""
     if sys.platform != "linux":
-        return Rung(level=level, works=False, told=f"There is no sandbox for {sys.platform!r}", hint="Use Linux")
+        return LevelTrial(
+            level=level, works=False, summary=f"There is no sandbox for {sys.platform!r}", hint="Use Linux"
+        )
     if platform.machine() not in ARCHITECTURES:
-        told = f"The processor {platform.machine()!r} is not among {', '.join(ARCHITECTURES)}"
-        return Rung(level=level, works=False, told=told)
+        summary = f"The processor {platform.machine()!r} is not among {', '.join(ARCHITECTURES)}"
+        return LevelTrial(level=level, works=False, summary=summary)
     if level == "full" and not program:
         hint = "install the system package 'bubblewrap'"
-        return Rung(level=level, works=False, told="bwrap is not installed", hint=hint)
+        return LevelTrial(level=level, works=False, summary="bwrap is not installed", hint=hint)
     if level == "kernel" and (missing := _find_missing_landlock()):
-        return Rung(level=level, works=False, told=missing[0], hint=missing[1])
+        return LevelTrial(level=level, works=False, summary=missing[0], hint=missing[1])
     return None
 
 
@@ -163,7 +165,7 @@ def _has_changed(base: Path) -> bool:
     return names != {"outside.txt", "home", "workspace"} or (base / "outside.txt").read_text() != _PLANTED
 
 
-def _judge(level: Level, done: subprocess.CompletedProcess[bytes] | None, *, is_changed: bool) -> Rung:
+def _judge(level: Level, done: subprocess.CompletedProcess[bytes] | None, *, is_changed: bool) -> LevelTrial:
     results = _parse(done.stdout.decode("utf-8", "replace")) if done else {}
     results |= {name: is_changed and results[name] for name in OUTSIDE if name in results}
     if not results:
@@ -171,16 +173,16 @@ def _judge(level: Level, done: subprocess.CompletedProcess[bytes] | None, *, is_
             (done.stderr.decode("utf-8", "replace").strip().splitlines() or [""])[-1] if done else "it did not answer"
         )
         name = "bwrap" if level == "full" else "Landlock with seccomp"
-        return Rung(level=level, works=False, told=f"{name} cannot start: {said}", hint=_advise(level))
+        return LevelTrial(level=level, works=False, summary=f"{name} cannot start: {said}", hint=_advise(level))
     got_out = [name for name in MUST_FAIL if results.get(name, True)]
     got_stuck = [name for name in MUST_WORK if not results.get(name, False)]
     if got_out or got_stuck:
         words = [f"a program could {name}" for name in got_out] + [f"a program could not {name}" for name in got_stuck]
-        return Rung(level=level, works=False, told=f"tried: {', '.join(words)}", hint=_advise(level))
+        return LevelTrial(level=level, works=False, summary=f"tried: {', '.join(words)}", hint=_advise(level))
     gaps = [f"programs can {name}" for name in BETTER_REFUSED if results.get(name, True)]
     gaps += [f"programs cannot {name}" for name in BETTER_POSSIBLE if not results.get(name, False)]
-    told = f"tried: {len(MUST_FAIL)} ways out refused, among them {', '.join(MUST_FAIL[::3])}"
-    return Rung(level=level, works=True, told=told, gaps=tuple(gaps))
+    summary = f"tried: {len(MUST_FAIL)} ways out refused, among them {', '.join(MUST_FAIL[::3])}"
+    return LevelTrial(level=level, works=True, summary=summary, gaps=tuple(gaps))
 
 
 def _parse(text: str) -> dict[str, bool]:

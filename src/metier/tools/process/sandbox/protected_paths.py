@@ -31,7 +31,7 @@ around it cannot be renamed."""
 MAX_ENTRIES = 1_000_000
 """About two seconds. In a workspace with more, no program is started."""
 MAX_DEPTH, MAX_PATH_BYTES = 64, 2_000
-"""A folder further down is hidden as a whole: its path may be too long to look into."""
+"""A folder further down is hidden as a whole: its path may be too long to list."""
 _FRESH_NS = 100_000_000
 """A younger change could be followed by another one with the same time stamp: such a folder is listed again."""
 
@@ -72,7 +72,7 @@ class ProtectedPaths:
         inside = [path for path in own if path != workspace and path.is_relative_to(workspace)]
         standing = [*inside, *(workspace / name for name in (*OWN_FILES, *INSTRUCTIONS, *STANDING_FOLDERS))]
         missing = [name for path in standing if (name := _locate_missing(workspace, path))]
-        # A link is not held in place; where it leads is.
+        # A mount can only hold the target of a link in place, not the link itself.
         named = [path for path in standing if path.exists() and not path.is_symlink()]
         with self._lock:
             is_complete = self._scan(str(workspace), {str(path) for path in named})
@@ -160,7 +160,7 @@ def _locate_missing(workspace: Path, path: Path) -> str:
     return real.relative_to(workspace).as_posix() if real.is_relative_to(workspace) else ""
 
 
-type Held = Mapping[str, str]
+type ProtectedSnapshot = Mapping[str, str]
 """By its path, what a file is: a digest of its content, with its kind. Folders count by what is in them."""
 
 REPOSITORIES = frozenset({".git", ".hg", ".svn"})
@@ -169,8 +169,8 @@ _REPOSITORY_PARTS = ("config", "config.worktree", "commondir", "hooks", "info/at
 _SETTLED_SECONDS = 0.1
 """A younger change could be followed by another one with the same time stamp: such a file is read again."""
 _MAX_FILES = 20_000
-_MAX_TOLD = 10
-MAX_KEPT_BYTES = 32 << 20
+_MAX_SHOWN = 10
+MAX_CONTENT_BYTES = 32 << 20
 """Of all files together, to restore them from. One that does not fit is compared and not restored."""
 _EXECUTABLE, _LINK = " executable", "link to "
 
@@ -205,32 +205,32 @@ class ProtectedState:
         self._known: dict[str, tuple[_Stamp, str]] = {}
         self._modes: dict[str, int] = {}
         self._contents: dict[str, bytes] = {}
-        self._room = MAX_KEPT_BYTES
+        self._room = MAX_CONTENT_BYTES
 
-    def look(self) -> Held:
+    def snapshot(self) -> ProtectedSnapshot:
         """Takes about a millisecond for a few hundred files that did not change."""
         self._roots = self._roots or tuple(self._list_roots())
-        held: dict[str, str] = {}
+        state: dict[str, str] = {}
         inside = f"{self._workspace}/"
         for root in self._roots:
             for file in self._list_files(root):
-                held[file.removeprefix(inside)] = self._describe(file)
-                if len(held) >= _MAX_FILES:
-                    return held
+                state[file.removeprefix(inside)] = self._describe(file)
+                if len(state) >= _MAX_FILES:
+                    return state
         for link in self._links:
             if os.path.lexists(link):
-                held[str(link).removeprefix(inside)] = self._describe(str(link))
+                state[str(link).removeprefix(inside)] = self._describe(str(link))
         if self._records is not None and (found := _stat(self._records)):
             # Its content changes all the time; that it is the same folder does not.
-            held[str(self._records).removeprefix(inside)] = f"folder {found.st_dev}:{found.st_ino}"
-        return held
+            state[str(self._records).removeprefix(inside)] = f"folder {found.st_dev}:{found.st_ino}"
+        return state
 
-    def roll_back(self, before: Held) -> str:
+    def roll_back(self, before: ProtectedSnapshot) -> str:
         """Undo every difference to `before`. Returns a sentence that names them, or nothing if there are none.
 
         What is there now is moved to quarantine: it may be the user's own work.
         """
-        after = self.look()
+        after = self.snapshot()
         differences = compare(before, after)
         if not differences:
             return ""
@@ -241,9 +241,9 @@ class ProtectedState:
                 continue
             with suppress(OSError, ToolFailed):  # a difference that is left is found below
                 self._restore(path, before)
-        return _describe_changes(differences, left=compare(before, self.look()), quarantine=self._quarantine)
+        return _describe_changes(differences, left=compare(before, self.snapshot()), quarantine=self._quarantine)
 
-    def _restore(self, path: str, before: Held) -> None:
+    def _restore(self, path: str, before: ProtectedSnapshot) -> None:
         for folder in reversed(PurePosixPath(path).parents[:-1]):
             if (self._workspace / folder).is_symlink() and str(folder) not in before:
                 self._move(str(folder))
@@ -251,8 +251,8 @@ class ProtectedState:
         if path in before:
             self._write(path, before[path])
 
-    def _can_restore(self, held: str) -> bool:
-        return held.startswith(_LINK) or held.removesuffix(_EXECUTABLE) in self._contents
+    def _can_restore(self, state: str) -> bool:
+        return state.startswith(_LINK) or state.removesuffix(_EXECUTABLE) in self._contents
 
     def _move(self, path: str) -> None:
         """Move it to the quarantine, or rename it in place if that is on another disk."""
@@ -266,17 +266,17 @@ class ProtectedState:
             except OSError:
                 os.rename(name, f"{name}.quarantined-{other}", src_dir_fd=folder, dst_dir_fd=folder)
 
-    def _write(self, path: str, held: str) -> None:
+    def _write(self, path: str, state: str) -> None:
         (self._workspace / path).parent.mkdir(parents=True, exist_ok=True)
         name = PurePosixPath(path).name
         with self._open_parent(path) as folder:
-            if held.startswith(_LINK):
-                os.symlink(held.removeprefix(_LINK).partition("\0")[0], name, dir_fd=folder)
+            if state.startswith(_LINK):
+                os.symlink(state.removeprefix(_LINK).partition("\0")[0], name, dir_fd=folder)
                 return
             mode = self._modes[f"{self._workspace}/{path}"]
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(self._contents[held.removesuffix(_EXECUTABLE)])
+                stream.write(self._contents[state.removesuffix(_EXECUTABLE)])
 
     @contextmanager
     def _open_parent(self, path: str) -> Generator[int]:
@@ -295,9 +295,9 @@ class ProtectedState:
         """Those that mean something as soon as they exist, and those further down that are there now."""
         closed = self._protected.find(self._workspace, self._own)
         standing = [self._workspace / name for name in (*STANDING_FOLDERS, *OWN_FILES)]
-        told = (self._workspace / name for name in INSTRUCTIONS)
+        instructions = (self._workspace / name for name in INSTRUCTIONS)
         # A link cannot be mounted over, so a program can replace it.
-        links = [path for path in (*told, *(each.parent for each in standing)) if path.is_symlink()]
+        links = [path for path in (*instructions, *(each.parent for each in standing)) if path.is_symlink()]
         self._links = tuple(dict.fromkeys(links))
         for path in dict.fromkeys((*standing, *self._own, *closed.read_only)):
             if path == self._records or any(path.is_relative_to(place) for place in self._writable):
@@ -351,7 +351,7 @@ class ProtectedState:
         return digest
 
 
-def compare(before: Held, after: Held) -> tuple[str, ...]:
+def compare(before: ProtectedSnapshot, after: ProtectedSnapshot) -> tuple[str, ...]:
     """Describe the differences, one sentence per path; empty if there are none."""
     made = (f"{path!r} was made" for path in sorted(after.keys() - before.keys()))
     gone = (f"{path!r} was removed" for path in sorted(before.keys() - after.keys()))
@@ -360,13 +360,13 @@ def compare(before: Held, after: Held) -> tuple[str, ...]:
 
 
 def _describe_changes(differences: Sequence[str], *, left: Sequence[str], quarantine: Path) -> str:
-    told = ", ".join(differences[:_MAX_TOLD])
-    more = f" and {len(differences) - _MAX_TOLD} more" if len(differences) > _MAX_TOLD else ""
-    changed = f"Protected paths were changed while programs ran: {told}{more}. "
+    shown = ", ".join(differences[:_MAX_SHOWN])
+    more = f" and {len(differences) - _MAX_SHOWN} more" if len(differences) > _MAX_SHOWN else ""
+    changed = f"Protected paths were changed while programs ran: {shown}{more}. "
     if not left:
         return f"{changed}They were restored; the changed versions are in '{quarantine}'"
     return (
-        f"{changed}Not all could be restored: {', '.join(left[:_MAX_TOLD])}. Check them before the next run reads them"
+        f"{changed}Not all could be restored: {', '.join(left[:_MAX_SHOWN])}. Check them before the next run reads them"
     )
 
 
