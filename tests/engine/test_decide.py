@@ -21,6 +21,8 @@ from journals import (
 from msgspec import convert
 from msgspec.structs import replace
 
+from metier.approval.profile import WRITE_ACCESS
+from metier.approval.rules import Verdict
 from metier.decisions import ActionStep, SkillCall
 from metier.engine import actions as a
 from metier.engine.decide import decide
@@ -29,7 +31,7 @@ from metier.engine.entries.model import DecodeFailed, ProgressVerified, Rejectio
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStarted
 from metier.engine.entries.skill import ContextDisclosed, HandedOff, SkillsRanked
-from metier.engine.entries.step import DoubtResolved, FailureTold, StepInDoubt, StepRetried
+from metier.engine.entries.step import DoubtResolved, FailureTold, StepInDoubt, StepRetried, StepStarted
 from metier.engine.entries.task import CallPlanned, ChildRequest
 from metier.messages import Spent
 
@@ -331,3 +333,32 @@ def test_run_that_only_calls_a_skill_stops_when_what_the_skill_spent_is_over_the
     assert decide(later, ALLOW) == a.Fail(
         "budget_exceeded", "The run cost 1.5000 USD, which is over the limit", "escalated"
     )
+
+
+READS = StepStarted(step_id="1.1", action=PUSH, effect="read", idempotency_key="k", verdict="allow", read_only=True)
+REFUSED = StepRetried(step_id="1.1", reason="touch: Read-only file system", wants_write=True)
+
+
+class ReadOnlyPolicy(TablePolicy):
+    """Allows `push` in the read-only sandbox only."""
+
+    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
+        return Verdict(decision="allow", read_only=True)
+
+
+@pytest.mark.parametrize(
+    ("entries", "action"),
+    [
+        ([], a.RunSteps(("1.1",), (Verdict(decision="allow", read_only=True),))),
+        # A crash during the attempt repeats it there; a crash before the question asks.
+        ([READS], a.SettleDoubt("1.1")),
+        (
+            [READS, REFUSED],
+            a.AskApproval("1.1", f"{WRITE_ACCESS}: touch: Read-only file system"),
+        ),
+    ],
+)
+def test_read_only_attempt_that_was_refused_is_asked_about(entries: list[Entry], action: a.Action) -> None:
+    state = folded([*until_call(), *turn_of(PUSH), *entries])
+
+    assert decide(state, ReadOnlyPolicy()) == action
