@@ -227,6 +227,7 @@ class RulePolicy:
         speakers = self._list_scopes(skill)
         outcomes = tuple(evaluate_command(scope, unit) for scope in speakers)
         winner = choose_strictest(outcomes)
+        # The skill's hash doesn't cover such a script: it may have changed since the user trusted the skill.
         if (blocked := self._find_outside(unit, speakers)) is not None and not _allows_by_name(winner):
             return build_verdict(blocked), (*outcomes, blocked), blocked
         if winner is not None:

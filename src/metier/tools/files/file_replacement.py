@@ -83,13 +83,16 @@ def replace_file(target: Target, data: bytes, *, before: bytes | None, context: 
         os.unlink(temporary, dir_fd=target.folder)
     try:
         _write_temporary(target, temporary, data)
+        # The note is on disk before the rename: after a crash, its two hashes tell whether the rename happened.
         _write_note(context.spool, Note(path=target.path, before=hash_bytes(before), after=hash_bytes(data)))
+        # As late as possible. The rest of the race, between this check and the rename, can't be closed.
         _check_unchanged(target)
         os.rename(temporary, target.name, src_dir_fd=target.folder, dst_dir_fd=target.folder)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=target.folder)
         raise
+    # The rename itself survives a power cut only when the folder is on disk.
     os.fsync(target.folder)
 
 
@@ -135,6 +138,7 @@ def judge_note(scope: Scope, text: str, context: ToolContext) -> Finding:
 
 
 def _write_temporary(target: Target, name: str, data: bytes) -> None:
+    # O_EXCL and O_NOFOLLOW: another process could have put a link under this name, to have its target overwritten.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = _NEW_FILE_MODE if target.status is None else _OWNERS_ALONE
     descriptor = os.open(name, flags, mode, dir_fd=target.folder)

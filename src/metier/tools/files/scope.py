@@ -145,6 +145,7 @@ class Scope:
             folder, missing = self._open_deepest(opened, Spot(spot.root, head), text)
             path = "/".join(part for part in (folder.path, *missing, name) if part)
             self._check_unprotected(spot.root, path)
+            # By the path of the open folder: the text may go through a link that was swapped since it was judged.
             guard.check(self._show(spot.root, path))
             if missing and not create_folders:
                 raise _not_found(text)
@@ -178,6 +179,7 @@ class Scope:
                 root = os.open(spot.root, READ_FOLDER)
                 stack.callback(os.close, root)
                 self._check_root(spot.root, root)
+                # Everything below is opened relative to descriptors, so no folder on the way can be swapped for a link.
                 opened = self._opener(root, spot.path, links=self._links)
                 stack.callback(os.close, opened.descriptor)
                 if is_closed(opened.path):

@@ -244,6 +244,7 @@ class ProcessTree:
     ) -> Self:
         lock = hold(command.spool) if command.spool else -1
         watch, record = _record_launch(launch)
+        # Closing `control` stops the program. The kernel does that too if the agent dies, so none outlives it.
         their_control, control = os.pipe()
         status, their_status = os.pipe()
         spool = str(command.spool) if command.spool else ""

@@ -107,6 +107,7 @@ def note_start(path: Path) -> None:
 
 def hold(path: Path) -> int:
     """Take the lock and return its descriptor, for the wrapper to inherit. Raises `OSError` when a wrapper has it."""
+    # The kernel releases the lock when the last holder dies, however it dies; a file with a process ID would stay.
     descriptor = os.open(path.with_name(path.name + LOCK), os.O_RDWR | os.O_CREAT, 0o600)
     if not _lock(descriptor):
         os.close(descriptor)

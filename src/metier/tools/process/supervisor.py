@@ -87,9 +87,11 @@ def main(arguments: list[str]) -> int:
 
 def supervise(order: Order) -> int:
     """Prepare, run, clear away, report."""
+    # Before the first fork: orphans of the command then become children of this process, not of init, and are found.
     become_reaper()
     wake = open_child_alarm()
     own = make_scratch(order.scratch, order.level)
+    # On disk before the command runs: without this note, recovery takes the effect for one that never began.
     note(order.spool, ".started", "")
     started = start(order)
     if started.error:
@@ -101,6 +103,7 @@ def supervise(order: Order) -> int:
         ending, left = run(order, started, wake)
         line = f"{ending} {left}"
     moved = settle(order.record) if order.record else []
+    # Before the report: the agent may die between the two, and the next one reads the note.
     note(order.spool, ".ended", ending)
     report(order.status, "\0".join([line, *moved]))
     with suppress(OSError):

@@ -235,6 +235,7 @@ class Bash:
             return ToolResult(ok=False, wants_write="There is no read-only sandbox here")
         folder = await run_sync(self._get_folder, str(arguments.get("cwd") or "."), context.paths)
         line = await run_sync(self._read, text, folder)
+        # Links are resolved again although the policy did it: a link may have changed since the call was judged.
         followed = await run_sync(self._follow, line, folder, text)
         self._check_line(line, followed, folder, text=text)
         if followed:
@@ -250,6 +251,7 @@ class Bash:
             confinement=confinement,
         )
         limits = self._build_limits(arguments, context)
+        # As late as possible: an approved script could be replaced until the program starts.
         await self._check_files(arguments, context)
         most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars)
 

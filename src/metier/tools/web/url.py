@@ -78,6 +78,7 @@ def find_address(host: str) -> IPv4Address | IPv6Address | None:
     """
     if host.startswith("["):
         return _parse_bracketed(host)
+    # Resolvers take `127.1`, `0x7f.1`, `017700000001` and `2130706433` for addresses: checks must read them the same way.
     parts = host.removesuffix(".").split(".")
     if not _is_number(parts[-1]):
         return None
@@ -216,6 +217,7 @@ def _parse_host(text: str, url: str) -> str:
     """One spelling for a name: full-width letters, circled digits and other dots become what a resolver would see."""
     if text.startswith("["):
         return text.lower()
+    # NFKC first, because IDNA does it too: what is checked must be the name that is looked up.
     host = unicodedata.normalize("NFKC", text).lower().replace("\u3002", ".").removesuffix(".")
     try:
         plain = host.encode("idna").decode("ascii").lower() if not host.isascii() else host
@@ -270,6 +272,7 @@ class Pinned(NamedTuple):
 
 
 def pin_url(url: WebUrl, address: str) -> Pinned:
+    # Connecting to the checked address, not to the name: a second look-up could give another answer (DNS rebinding).
     host = f"[{address}]" if ":" in address else address
     extensions = {} if url.address else {"sni_hostname": url.host}
     return Pinned(f"{url.scheme}://{host}:{url.port}{url.rest}", {"Host": url.authority}, extensions)
@@ -288,6 +291,8 @@ async def list_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = 
         raise ToolFailed(f"Host {url.host!r} was not found", code="not_found") from error
     if not addresses:
         raise ToolFailed(f"Host {url.host!r} was not found", code="not_found")
+    # All of them, not the first: a name with one public and one private address would otherwise reach the private one
+    # with the next connection.
     for address in addresses:
         if not is_open and (str(address), url.port) not in access.open_addresses:
             check_address(url, address)

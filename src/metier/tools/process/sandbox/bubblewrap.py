@@ -132,10 +132,13 @@ def build_arguments(
     }
     mounts |= {path: ("--ro-bind", "/dev/null", str(path)) for path in masked}
     arguments = [program, "--unshare-all", *(["--share-net"] if reach.network else [])]
+    # A new session has no controlling terminal, so nothing can be typed into the user's (TIOCSTI). As PID 1, the shim
+    # takes all processes of the namespace with it when it ends.
     arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     # What lies deeper is mounted later, on top of what it lies in.
     for _, how in sorted(mounts.items(), key=lambda mount: len(mount[0].parts)):
         arguments += how
+    # Last: mount points are created in the root while it is still writable.
     return [*arguments, "--remount-ro", "/", "--chdir", str(folder), "--"]
 
 

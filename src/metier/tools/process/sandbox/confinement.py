@@ -282,6 +282,7 @@ def _grant(right: Right, *paths: Path, but: Sequence[str] = ()) -> Iterator[Gran
 
 
 def _render_orders(grants: list[Grant], *, landlock: bool, reach: Reach) -> str:
+    # Landlock doesn't restrict Unix sockets, and without mounts those of the host, such as docker.sock, are in reach.
     families = _ONLINE if landlock else (AF_UNIX, *_ONLINE)
     if landlock and not reach.network:
         families = ()

@@ -112,6 +112,7 @@ class ProtectedPaths:
             found = os.lstat(path)
             # A program can set the time of the last modification, but not that of the last change.
             stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
+            # A cached listing costs one lstat for each folder; a run with 1,000 commands would else list it 1,000 times.
             known = self._folders.get(path)
             if known is not None and known.stamp == stamp:
                 return known
@@ -258,6 +259,7 @@ class ProtectedState:
         """Move it to the quarantine, or rename it in place if that is on another disk."""
         self._quarantine.mkdir(parents=True, exist_ok=True, mode=0o700)
         name, other = PurePosixPath(path).name, secrets.token_hex(4)
+        # Relative to an open folder: the program may still be replacing folders on the way with links.
         with self._open_parent(path) as folder, suppress(FileNotFoundError):
             try:
                 os.rename(name, self._quarantine / f"{name}.quarantined-{other}", src_dir_fd=folder)

@@ -101,12 +101,14 @@ def build_filter(machine: str, *, families: Iterable[int], read_only: bool = Fal
     column = list(ARCHITECTURES).index(machine)
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        # The numbers below mean other calls to a 32-bit program, so such a program is killed.
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER_AT),
     ]
     refused = [numbers[column] for numbers in REFUSED.values()]
     if machine == "x86_64":
+        # x32 has numbers of its own for the same calls.
         program += [(_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _ERROR | _EPERM)]
         refused += REFUSED_X86
     for number in refused:

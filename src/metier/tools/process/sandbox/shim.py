@@ -108,6 +108,7 @@ def read_environ(descriptor: int) -> dict[str, str]:
 
 def stay(orders: Orders, command: list[str], report: Report) -> int:
     """Be the first process of a process namespace: when this ends, the kernel kills the rest."""
+    # It still has the rights that the command gave up, so the command must not be able to trace it.
     prctl(PR_SET_DUMPABLE, 0)
     child = os.fork()
     if child == 0:
@@ -137,6 +138,8 @@ def become(orders: Orders, command: list[str], report: Report) -> int:
 
 
 def restrict(orders: Orders) -> None:
+    # First: the kernel accepts a Landlock rule set and a filter from an ordinary process only with this set, and setuid
+    # programs then give no rights.
     check(prctl(PR_SET_NO_NEW_PRIVS, 1), "privileges of programs")
     drop_capabilities()
     restrict_files(orders)
@@ -195,6 +198,7 @@ def restrict_files(orders: Orders) -> None:
         return
     known = ALL_SINCE[min(version, len(ALL_SINCE) - 1)]
     attributes = struct.pack("=Q", known)
+    # Older kernels reject a larger structure, so the scopes are only passed to those that know them.
     if version >= SINCE_SCOPES:
         attributes += struct.pack("=QQ", 0, ABSTRACT_SOCKETS | SIGNALS)
     ruleset = check(syscall(CREATE_RULESET, ctypes.create_string_buffer(attributes), len(attributes), 0), "Landlock")
