@@ -78,7 +78,7 @@ def find_address(host: str) -> IPv4Address | IPv6Address | None:
     """
     if host.startswith("["):
         return _parse_bracketed(host)
-    # Resolvers take `127.1`, `0x7f.1`, `017700000001` and `2130706433` for addresses: checks must read them the same way.
+    # Resolvers also take `127.1`, `0x7f.1`, `017700000001` and `2130706433` for an address, so the checks must too.
     parts = host.removesuffix(".").split(".")
     if not _is_number(parts[-1]):
         return None

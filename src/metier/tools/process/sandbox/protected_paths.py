@@ -112,7 +112,7 @@ class ProtectedPaths:
             found = os.lstat(path)
             # A program can set the time of the last modification, but not that of the last change.
             stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
-            # A cached listing costs one lstat for each folder; a run with 1,000 commands would else list it 1,000 times.
+            # Every program start asks for all folders: a listing that is known costs one lstat.
             known = self._folders.get(path)
             if known is not None and known.stamp == stamp:
                 return known
