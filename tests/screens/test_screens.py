@@ -63,9 +63,9 @@ def test_resize_while_a_reply_arrives_leaves_one_copy_of_it(tmp_path: Path, mode
         terminal.wait_for("until the line is full")
         terminal.resize(40, 24)
         terminal.wait_for("lazy")
-        model.halting.clear()
-        model.released.set()
         terminal.type("C-c")
         shown = terminal.wait_for("resume")
+        model.halting.clear()
+        model.released.set()
 
     assert max(map(len, shown.splitlines())) <= 40
