@@ -81,7 +81,7 @@ def test_a_typed_command_runs_through_the_rules_and_later_turns_know_what_it_sai
         terminal.wait_for(PROMPT)
         terminal.type("!git push origin" + ENTER)
         terminal.wait_for("People push")
-        terminal.type("!echo from the shell" + ENTER)
+        terminal.type("!echo from the shell | tee said.txt" + ENTER)
         terminal.wait_for("✓ Bash echo from the shell")
         terminal.wait_for(PROMPT)
         terminal.type("What did it say?" + ENTER)
@@ -180,7 +180,7 @@ def test_a_continued_conversation_shows_its_end_and_undo_asks_for_talk_or_files(
         terminal.type(CTRL_D)
         assert terminal.wait_for_end() == 0
     with chat_terminal(workspace.folder, "--continue") as terminal:
-        terminal.wait_for("you> Write a file")
+        terminal.wait_for("▌ Write a file")
         terminal.wait_for("I wrote it.")
         terminal.wait_for(PROMPT)
         terminal.type("/undo" + ENTER)

@@ -113,7 +113,11 @@ def _describe_fallback(payload: StructuredOutputFallback) -> str:
 
 
 def _describe_signal(payload: SignalReceived) -> str:
-    return f"{payload.signal} received, stopping; a second one stops at once" if payload.count == 1 else f"{payload.signal} again"
+    return (
+        f"{payload.signal} received, stopping; a second one stops at once"
+        if payload.count == 1
+        else f"{payload.signal} again"
+    )
 
 
 def _describe_skill_problem(payload: SkillLoadFailed | SkillProblemFound) -> str:

@@ -93,11 +93,11 @@ async def run_command(context: ChatContext, line: str) -> None:
     """Run a command. Raises `ExitChat`, and `UsageError` for an unknown command."""
     name, _, rest = line.removeprefix("/").partition(" ")
     command = COMMANDS.get(ALIASES.get(name, name))
-    if command is not None:
-        await command.run(context, rest.strip())
-        return
     host = context.chat.runtime.host
     own = list_own_commands(host)
+    if command is not None and not (name in REPLACEABLE and name in own):
+        await command.run(context, rest.strip())
+        return
     if name in own:
         message = own[name].fill(rest.strip())
         await context.drive(lambda watch: context.chat.send(message, watch, is_typed=False))
@@ -551,6 +551,8 @@ COMMANDS: dict[str, Command] = {
     "export": Command("Export the conversation as Markdown.", export, "[file]"),
     "quit": Command("Exit; the conversation is saved.", _quit, is_free=True),
 }
+# Workspaces had commands of these names before the chat did.
+REPLACEABLE = frozenset({"init", "review"})
 ALIASES = {
     "exit": "quit",
     "q": "quit",
