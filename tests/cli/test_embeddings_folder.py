@@ -245,7 +245,7 @@ def test_a_server_and_a_folder_together_are_refused(
     configure(garage, model, base_url="http://127.0.0.1:9/v1")
 
     assert garage.agent("skills", "route", REQUEST) == 2
-    assert "routing.embeddings.folder must be empty where base_url names a server" in capsys.readouterr().err
+    assert "routing.embeddings.folder must be empty if base_url is set" in capsys.readouterr().err
 
 
 def put(name: str, content: bytes | str) -> Callable[[Path], None]:
@@ -307,32 +307,32 @@ TALL = 16
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no folder": (shutil.rmtree, "does not exist", "Correct routing.embeddings.folder"),
     "a file": (make_file, "is not a folder", "Correct routing.embeddings.folder"),
-    "no weights": (remove("model.safetensors"), "it has no 'model.safetensors'", "A static model is read"),
+    "no weights": (remove("model.safetensors"), "it has no 'model.safetensors'", "Use a static model"),
     "no tokenizer": (remove("tokenizer.json"), "has no 'tokenizer.json'", "Fetch the model again"),
     "onnx": (make_onnx, "it has no 'model.safetensors'", "routing.embeddings.base_url"),
     "cut short": (cut_short, "has a damaged 'model.safetensors'", "Fetch the model again"),
     "empty weights": (put("model.safetensors", b""), "has a damaged 'model.safetensors'", "Fetch the model again"),
     "pickle": (put("model.safetensors", b"\x80\x04" * 9), "has a damaged", "Fetch the model again"),
-    "no numbers": (put_table(build_table(NO_NUMBERS)), "are no finite numbers", "Fetch the model again"),
+    "no numbers": (put_table(build_table(NO_NUMBERS)), "has non-finite weights", "Fetch the model again"),
     "one dimension": (put_table(Tensor([1.0] * TALL, (TALL,))), "has 16 numbers", "Fetch the model again"),
     "three dimensions": (put_table(Tensor([1.0] * TALL, (TALL, 1, 1))), "16 x 1 x 1 numbers", "Fetch the model"),
     "empty rows": (put_table(Tensor([], (len(WORDS), 0))), "13 x 0 numbers", "Fetch the model again"),
-    "few vectors": (put_table(build_table(build_vectors()[:-1])), "do not belong together", "Fetch the model again"),
+    "few vectors": (put_table(build_table(build_vectors()[:-1])), "don't match", "Fetch the model again"),
     "mapping out": (
         put_table(build_table(), mapping=Tensor([99] * len(WORDS), (len(WORDS),), "int64")),
-        "do not belong together",
+        "don't match",
         "Fetch the model again",
     ),
-    "short weights": (put_table(build_table(), weights=Tensor([1.0], (1,))), "do not belong together", "Fetch"),
+    "short weights": (put_table(build_table(), weights=Tensor([1.0], (1,))), "don't match", "Fetch"),
     "transformer": (
         put("model.safetensors", serialise({"embeddings.word_embeddings.weight": build_table()})),
         "it has a tensor 'embeddings.word_embeddings.weight'",
-        "A static model is read",
+        "Use a static model",
     ),
-    "more than a table": (put_table(build_table(), head=build_table()), "it has a tensor 'head'", "A static model"),
-    "more parts": (put("modules.json", DENSE), "it has a part 'Dense'", "A static model is read"),
-    "brain floats": (put_table(build_table(kind="bfloat16")), "of the kind 'BF16'", "A static model is read"),
-    "huge": (make_huge, "has 1024 MB, and 640 MB is the most", "Take a smaller model"),
+    "more than a table": (put_table(build_table(), head=build_table()), "it has a tensor 'head'", "Use a static model"),
+    "more parts": (put("modules.json", DENSE), "it has a part 'Dense'", "Use a static model"),
+    "brain floats": (put_table(build_table(kind="bfloat16")), "of the kind 'BF16'", "Use a static model"),
+    "huge": (make_huge, "has 1024 MB; the limit is 640 MB", "Use a smaller model"),
     "no tokens": (put("tokenizer.json", "{}"), "'tokenizer.json' that cannot be used", "Fetch the model again"),
     "panic": (put("tokenizer.json", json.dumps(PANIC)), "'tokenizer.json' that cannot be used", "Fetch the model"),
     "bytes": (put("tokenizer.json", b"\xff\xfe"), "'tokenizer.json' that cannot be used", "Fetch the model again"),
@@ -414,7 +414,7 @@ def test_a_model_that_takes_too_long_is_reported_with_what_gives_it_more_time(
 
     assert garage.agent("skills", "route", REQUEST) == 0
 
-    assert "was not ready within 1e-06 seconds. The next request goes on there" in capsys.readouterr().err
+    assert "was not ready within 1e-06 seconds. Try again" in capsys.readouterr().err
 
 
 def test_a_clone_cannot_have_a_folder_read_before_it_is_trusted(

@@ -255,7 +255,7 @@ ROWS: tuple[Row, ...] = (
             "agent.yaml": "routing:\n  embeddings:\n    base_url: http://127.0.0.1:9/v1\n    folder: models/small\n"
         },
         says=(
-            "agent.yaml:4: error: routing.embeddings.folder must be empty where base_url names a server, not 'models/small' [bad_value]",
+            "agent.yaml:4: error: routing.embeddings.folder must be empty if base_url is set, not 'models/small' [bad_value]",
         ),
     ),
 )
