@@ -105,10 +105,11 @@ def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
         if limits.on_limit == "park":
             return a.Park("max_turns", message)
         return a.Fail("max_turns_exceeded", message, "escalated")
-    return _stop_over_budget(state, limits) or a.CallModel(state.turn + 1)
+    return _stop_at_budget(state, limits) or a.CallModel(state.turn + 1)
 
 
-def _stop_over_budget(state: RunState, limits: Limits) -> a.Fail | a.Park | None:
+def _stop_at_budget(state: RunState, limits: Limits) -> a.Fail | a.Park | None:
+    """Stop a run that reached its budget: fail it, or pause it if its limits say so."""
     if limits.max_cost_usd is None or state.cost_usd < limits.max_cost_usd:
         return None
     message = f"The run cost {state.cost_usd:.4f} USD, which is over the limit"
@@ -142,7 +143,7 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
         return _after_failure(state, failed)
     pending = [step for step in state.steps if step.phase in ("pending", "approved", "asking")]
     if state.plan:
-        return _stop_over_budget(state, get_run_limits(state)) or a.Delegate(pending[0].step_id)
+        return _stop_at_budget(state, get_run_limits(state)) or a.Delegate(pending[0].step_id)
     return _start(state, pending, policy)
 
 
@@ -156,7 +157,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     if is_delegation(first.action):
         return _delegate_together(state, pending, policy)
     # The steps of a turn were paid for; a run that only calls a skill has no turns, and is bounded here.
-    stop = _stop_over_budget(state, get_run_limits(state)) if is_planned(state) else None
+    stop = _stop_at_budget(state, get_run_limits(state)) if is_planned(state) else None
     return stop or _run_together(state, pending, policy, verdict=verdict)
 
 

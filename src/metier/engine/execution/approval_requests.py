@@ -67,7 +67,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
     return ApprovalAsked(
         approval_id=approval_id,
         step_id=step.step_id,
-        arguments_hash=hash_call(payload),
+        arguments_hash=bind_approval(payload),
         reason=reason,
         expires_at=expires.isoformat(),
         justification=log.state.decision.reasoning_summary if log.state.decision else "",
@@ -112,7 +112,8 @@ def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: Found)
     return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
 
 
-def hash_call(payload: bytes) -> str:
+def bind_approval(payload: bytes) -> str:
+    """Return the hash that binds an approval to its call: it holds for these arguments and no others."""
     return hashlib.sha256(payload).hexdigest()
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import find_running_file
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
-from metier.engine.execution.approval_requests import Found, hash_call, render_edited_call
+from metier.engine.execution.approval_requests import Found, bind_approval, render_edited_call
 from metier.engine.journal import read_entries_of
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
@@ -66,7 +66,7 @@ class ApprovalQuestion:
 
     @property
     def hash(self) -> str:
-        return hash_call(self.row.payload)
+        return bind_approval(self.row.payload)
 
     @property
     def edited_arguments(self) -> dict[str, JsonValue] | None:
