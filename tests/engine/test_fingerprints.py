@@ -14,6 +14,7 @@ from metier.messages import (
     user,
 )
 from metier.providers.base import ModelRequest
+from metier.values import JsonValue
 
 PLAIN = ModelRequest(model="m", messages=(user("Hi"),))
 TOOL = ToolSpec(name="Read", description="Read a file", input_schema={})
@@ -35,7 +36,7 @@ def test_hash_that_an_older_version_recorded_after_a_request_with_tools_matches(
 
 
 def test_request_with_every_kind_of_part_has_the_hash_that_0_2_recorded() -> None:
-    arguments = {"a": 1e17, "b": [1, None, True, 0.5], "c": float("inf"), "d": 10**30}
+    arguments: dict[str, JsonValue] = {"a": 1e17, "b": [1, None, True, 0.5], "c": float("inf"), "d": 10**30}
     scan = MediaPart(media_type="application/pdf", digest="e", pages=2)
     messages = (
         Message(role="user", parts=(TextPart(text="Hé\n"), MediaPart(media_type="image/png", digest="d", width=1))),
