@@ -109,7 +109,7 @@ def test_cost_and_time_bound_the_list_from_both_sides(console: ConsoleClient, ad
 def test_the_list_shows_tokens_and_cost_of_each_run(console: ConsoleClient) -> None:
     page = console.open("/runs?q=roadmap")
 
-    assert re.search(r'<td class="num hide-small">220</td>\s*<td class="num">\$0\.000\d+</td>', page), console.words()
+    assert re.search(r'<td class="num hide-medium">220</td>\s*<td class="num">\$0\.000\d+</td>', page), console.words()
 
 
 def test_signing_out_ends_the_session_of_the_browser(console: ConsoleClient) -> None:

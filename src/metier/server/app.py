@@ -3,12 +3,12 @@
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 import anyio
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -133,8 +133,7 @@ async def _count_old_runs(state: ServerState) -> None:
         await record_old_runs(state.runtime)
 
 
-@dataclass(slots=True)
-class _Ears:
+class _Ears(Struct):
     """Hears the events of runs that this process drives; made before the feed, because the runtime needs it first."""
 
     metrics: ServerMetrics

@@ -12,9 +12,9 @@ from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.notify.links import PATH, DecisionLinks, DecisionRight
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.server.console.inbox_cards import build_approval_card
-from metier.server.deciding import decide
 from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem
+from metier.server.run_actions import decide
 from metier.server.state import ServerState, State, get_nonce
 
 router = APIRouter(prefix=PATH, include_in_schema=False)

@@ -9,11 +9,11 @@ of no entry came since. Log and journal give the same names, on every machine.
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import Struct, field
 from sse_starlette import ServerSentEvent
 
 from metier.errors import MetierError
@@ -66,8 +66,7 @@ class Told(NamedTuple):
     """The same as a message of an event stream."""
 
 
-@dataclass(slots=True, eq=False)
-class Watcher:
+class Watcher(Struct, eq=False):
     """The queue of one watcher. `next` gives events in order, each once."""
 
     after: Place
@@ -112,8 +111,7 @@ class Watcher:
         self._news.set()
 
 
-@dataclass(slots=True, eq=False)
-class _Channel:
+class _Channel(Struct, eq=False):
     """One run that is watched."""
 
     run_id: str

@@ -4,8 +4,8 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metier.events.record import EventRecord
@@ -15,8 +15,7 @@ HTTP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 RUN_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 
 
-@dataclass(slots=True)
-class Histogram:
+class Histogram(Struct):
     name: str
     help: str
     bounds: tuple[float, ...]
@@ -42,8 +41,7 @@ class Histogram:
         yield f"{self.name}_count {seen}"
 
 
-@dataclass(slots=True)
-class ServerMetrics:
+class ServerMetrics(Struct):
     """Heard by the middleware and by the event sink of the server."""
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])

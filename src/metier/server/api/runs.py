@@ -31,9 +31,9 @@ from metier.runtime.run_outcome import build_outcome
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once
 from metier.server.body import Body
-from metier.server.deciding import check_answer_grants
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
+from metier.server.run_actions import check_answer_grants
 from metier.server.security.users import User
 from metier.server.state import CurrentUser, ServerState, State
 from metier.store.base import ENDED, RunRow, RunSearch

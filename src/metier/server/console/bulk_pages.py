@@ -11,10 +11,10 @@ from starlette.responses import Response
 from metier.decisions import TaskState
 from metier.errors import MetierError, UsageError
 from metier.runtime.runs import Runtime
-from metier.server.console.actions import RETRIABLE, retry
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.console.run_filter import RunFilter, parse_filter
 from metier.server.console.run_list import build_listed
+from metier.server.run_actions import RETRIABLE, retry
 from metier.store.base import RunRow
 from metier.store.usage import UNFINISHED
 

@@ -15,11 +15,10 @@ from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.questions.resumption import RaisedLimits
-from metier.server.console.actions import answer
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
-from metier.server.deciding import check_grant, decide, go_on
 from metier.server.problems import describe_problem
+from metier.server.run_actions import answer, check_grant, decide, go_on
 from metier.telemetry.sanitize import escape_json
 from metier.views.form_fields import build_fields, parse_values
 

@@ -19,7 +19,7 @@ from metier.server.console import (
     live,
     policy_pages,
     prompt_pages,
-    run_list_pages,
+    run_list,
     run_pages,
     schedule_pages,
     skill_pages,
@@ -37,7 +37,7 @@ STATIC = Path(__file__).parent / "static"
 _ROUTERS: tuple[APIRouter, ...] = (
     inbox_pages.router,
     bulk_pages.router,  # before the page of a run, whose path matches too
-    run_list_pages.router,
+    run_list.router,
     run_pages.router,
     prompt_pages.router,
     chat_pages.router,

@@ -1,16 +1,23 @@
-"""The rows of the list of runs, page by page, and what happened in the last day."""
+"""The list of runs: pages of rows by a filter in the URL, the last day as a chart, and filters that users named."""
 
+import hashlib
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qsl
 
+from fastapi import APIRouter
 from msgspec import Struct
+from starlette.responses import Response
 
+from metier.errors import UsageError
 from metier.ids import CHILD
 from metier.runtime.records.index_rows import find_listed_cost, get_shown_status
 from metier.runtime.runs import Runtime
 from metier.server.console.charts import Bar, BarChart, build_ticks, round_up, stack
-from metier.server.console.run_filter import RunFilter
+from metier.server.console.rendering import Here, Page, PageRoute
+from metier.server.console.run_filter import STATES, RunFilter, parse_filter
 from metier.store.base import ENDED, RunRow
+from metier.store.contexts import ContextChange, ContextStore, NewFact
 from metier.store.usage import format_hour
 from metier.views.page.environment import count as count_things
 
@@ -100,3 +107,117 @@ async def read_last_day(runtime: Runtime, *, now: datetime) -> LastDay:
     ticks = build_ticks(top, step, lambda value: f"{value:,.0f}")
     chart = BarChart(bars=tuple(bars), ticks=ticks)
     return LastDay(runs=runs.total(), failed=failed.total(), chart=chart)
+
+
+MAX_VIEWS = 30
+MAX_NAME_LENGTH = 40
+_MAX_ADDRESS_LENGTH = 2_000
+_BUCKET = "views"
+
+
+class SavedView(Struct, frozen=True, kw_only=True):
+    name: str
+    address: str
+    """The part behind the question mark."""
+
+
+async def list_views(contexts: ContextStore, user: str) -> tuple[SavedView, ...]:
+    """By name."""
+    facts = await contexts.list_facts(_get_context(user), bucket=_BUCKET)
+    return tuple(SavedView(name=fact.key, address=str(fact.value)) for fact in facts)
+
+
+async def save_view(contexts: ContextStore, user: str, view: SavedView) -> None:
+    """A view of the same name is replaced. Raises `UsageError`."""
+    if not view.name or len(view.name) > MAX_NAME_LENGTH or not view.name.isprintable():
+        raise UsageError(
+            "The name of the view is missing or too long", hint=f"Write up to {MAX_NAME_LENGTH} characters"
+        )
+    if not view.address or len(view.address) > _MAX_ADDRESS_LENGTH:
+        raise UsageError("There is no filter to save", hint="Filter the list first, then give the filter a name")
+    known = {each.name for each in await list_views(contexts, user)}
+    if len(known | {view.name}) > MAX_VIEWS:
+        raise UsageError(f"You have {MAX_VIEWS} views, which is as many as there can be", hint="Remove one first")
+    noted = NewFact(bucket=_BUCKET, key=view.name, value=view.address)
+    await contexts.commit(_get_context(user), ContextChange(facts=(noted,)))
+
+
+async def remove_view(contexts: ContextStore, user: str, name: str) -> None:
+    """Raises `UsageError` where the user has none of this name."""
+    if name not in {each.name for each in await list_views(contexts, user)}:
+        raise UsageError(
+            f"You have no view {name[:MAX_NAME_LENGTH]!r}", hint="The list of runs shows those that you have"
+        )
+    await contexts.commit(_get_context(user), ContextChange(forgotten=((_BUCKET, name),)))
+
+
+def _get_context(user: str) -> str:
+    """Hashed: a name of a user may be longer than an id, and must not be that of a conversation."""
+    return f"console-{hashlib.sha256(user.encode()).hexdigest()}"
+
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+MORE = ("agent", "model", "skill", "task", "cost", "since", "until")
+"""Filters that are folded away until one is used."""
+VIEWS = (
+    ("All", ""),
+    ("Running", "status=in_progress,delegating,pending"),
+    ("Waiting", "status=paused,input_required,interrupted,worker_lost"),
+    ("Failed", "status=failed,timeout,blocked,escalated"),
+    ("Last 24 hours", "since=24h"),
+    ("Not completed", "status=-completed"),
+)
+
+
+@router.get("/runs")
+async def show_runs(page: Here) -> Response:
+    return await _render_list(page, "runs.html")
+
+
+@router.get("/runs/rows")
+async def show_rows(page: Here) -> Response:
+    return await _render_list(page, "run_rows.html")
+
+
+async def _render_list(page: Page, template: str) -> Response:
+    runtime, params = page.state.runtime, page.request.query_params
+    now = page.state.host.clock.now()
+    wanted = parse_filter(params, now=now)
+    cursor = params.get("before", "")
+    before = int(cursor) if cursor.isdecimal() and len(cursor) < 12 else 0
+    listed = await list_page(runtime, wanted, before=before)
+    if template == "run_rows.html":
+        return await page.render(template, "runs", listed=listed, wanted=wanted, before=before)
+    own = await list_views(runtime.store.contexts, page.user.name)
+    return await page.render(
+        template,
+        "runs",
+        listed=listed,
+        wanted=wanted,
+        views=VIEWS,
+        own_views=own,
+        here_view=next((view.name for view in own if view.address == wanted.address), ""),
+        longest_name=MAX_NAME_LENGTH,
+        states=STATES,
+        narrowed=any(wanted.given.get(name) for name in MORE),
+        last_day=await read_last_day(runtime, now=now),
+        before=before,
+    )
+
+
+@router.post("/runs/views")
+async def save_this_view(page: Here) -> Response:
+    """Name the filter that the list shows. Only its owner sees it."""
+    form = await page.read_form()
+    wanted = parse_filter(dict(parse_qsl(form.get("address", ""))), now=page.state.host.clock.now())
+    view = SavedView(name=" ".join(form.get("name", "").split()), address=wanted.address)
+    await save_view(page.state.runtime.store.contexts, page.user.name, view)
+    return page.go(f"/runs?{wanted.address}")
+
+
+@router.post("/runs/views/remove")
+async def remove_this_view(page: Here) -> Response:
+    form = await page.read_form()
+    await remove_view(page.state.runtime.store.contexts, page.user.name, form.get("name", ""))
+    return page.go("/runs")

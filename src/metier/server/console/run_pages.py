@@ -20,10 +20,10 @@ from metier.runtime.history.undo import CANNOT, plan_undo, undo
 from metier.runtime.inbox import find_waiting_run
 from metier.runtime.records.index_rows import get_shown_status
 from metier.server.api.answers import answer_file
-from metier.server.console.actions import RETRIABLE, fork, retry
 from metier.server.console.inbox_cards import build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.console.run_tree import RunTree, TreeNode, build_tree, find_fork_point
+from metier.server.run_actions import RETRIABLE, fork, retry
 from metier.store.base import ENDED, RunRow
 from metier.views.waterfall import build_waterfall
 

@@ -5,10 +5,10 @@ An ASGI wrapper around the whole application, mounted ones included, so that no 
 
 import re
 import secrets
-from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote
 
+from msgspec import Struct, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -18,7 +18,6 @@ from metier.ids import Clock
 from metier.server.plain_page import is_for_person, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.security.hosts import is_allowed_host, is_allowed_origin
-from metier.server.security.limits import RateLimit
 from metier.server.security.users import Role, Sessions, User, Users
 from metier.telemetry.redaction import Redactor
 
@@ -27,10 +26,35 @@ LOGIN_PATH = "/login"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORM = "application/x-www-form-urlencoded"
 _FAILED_PER_MINUTE = 30
+_MAX_BUCKETS = 10_000
 
 
-@dataclass(slots=True, kw_only=True)
-class Access:
+class RateLimit(Struct):
+    """A bucket per user or address that holds a minute's worth of requests and refills steadily.
+
+    In memory: each process of the server counts on its own.
+    """
+
+    per_minute: int
+    clock: Clock
+    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """Remaining requests, and the time of that count."""
+
+    def take(self, name: str) -> float:
+        """0 where the request may continue; else in how many seconds it may."""
+        now = self.clock.monotonic()
+        left, at = self._buckets.get(name, (float(self.per_minute), now))
+        left = min(float(self.per_minute), left + (now - at) * self.per_minute / 60)
+        if len(self._buckets) >= _MAX_BUCKETS and name not in self._buckets:
+            self._buckets.clear()  # a flood of addresses: forget them rather than run out of memory
+        if left < 1:
+            self._buckets[name] = (left, now)
+            return (1 - left) * 60 / self.per_minute
+        self._buckets[name] = (left - 1, now)
+        return 0.0
+
+
+class Access(Struct, kw_only=True):
     """Roles and the paths that they may use."""
 
     users: Users

@@ -1,14 +1,19 @@
-"""Decide an approval, in the same way for the API, pages and links: check the decision, then resume the run."""
+"""Changes to a run that users make over HTTP: decide, answer, retry, fork. The pool or a worker continues the run."""
 
 from contextlib import suppress
 
-from metier.runtime.questions.answers import Answer
+from metier.decisions import TaskState
+from metier.errors import UsageError
+from metier.runtime.history.forks import ForkRequest, find_points, fork_run
+from metier.runtime.history.run_views import read_history
+from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.questions.resumption import RaisedLimits
-from metier.runtime.queue.detached import get_owner, wake
+from metier.runtime.queue.detached import get_owner, leave_to_workers, wake
 from metier.server.problems import HttpProblem
 from metier.server.security.users import Grant, User
 from metier.server.state import ServerState
+from metier.store.base import ENDED
 from metier.store.failures import LeaseHeld
 
 _GRANTED_ACTIONS: dict[Grant, str] = {
@@ -60,3 +65,32 @@ async def go_on(state: ServerState, run_id: str) -> None:
     with suppress(LeaseHeld):  # its driver is about to let go of it, and takes the decision in or leaves it to a sweep
         await wake(state.runtime, owner.run_id, queue=owner.queue or state.queue)
     state.nudge()
+
+
+async def answer(state: ServerState, run_id: str, given: Answer) -> None:
+    """Raises `UsageError` for an answer that the run does not ask for, `LeaseHeld` while a process drives it."""
+    owner = await get_owner(state.runtime, run_id)
+    check_answer(await state.runtime.get_status(owner.run_id), given)
+    await wake(state.runtime, owner.run_id, given, queue=owner.queue or state.queue)
+    state.nudge()
+
+
+RETRIABLE: tuple[TaskState, ...] = tuple(status for status in ENDED if status != "completed")
+
+
+async def retry(state: ServerState, run_id: str) -> str:
+    """Continue an ended run as a new run, from the last place before its end. Returns the ID of the new run.
+
+    Raises `UsageError` if there is no such place.
+    """
+    points = find_points(run_id, await read_history(state.runtime, run_id))
+    if not points:
+        raise UsageError(f"Run {run_id!r} ended before its first step", hint="Start its task again")
+    return await fork(state, run_id, ForkRequest(at=points[-1].number))
+
+
+async def fork(state: ServerState, run_id: str, request: ForkRequest) -> str:
+    """The id of the new run."""
+    forked = await fork_run(state.runtime, run_id, request, watch=leave_to_workers(state.queue))
+    state.nudge()
+    return forked.state.run_id
