@@ -9,6 +9,7 @@ Sizes depend on the budget, so that a turn of a conversation of any length costs
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from msgspec import Struct
 from pydantic import Field
@@ -56,6 +57,10 @@ class ChatOptions(Value):
         default=8_000,
         ge=200,
         description="Tokens of earlier turns that trigger a summary; at most a third of the window.",
+    )
+    while_working: Literal["steer", "queue"] = Field(
+        default="steer",
+        description="A message sent during a turn: `steer` adds it to the next model request, `queue` waits.",
     )
     summary_model: str | None = Field(
         default=None,

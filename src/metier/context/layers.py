@@ -116,7 +116,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
     asked: frozenset[str] = frozenset()
     """Normalized names of what it returned, to recognize repeated requests."""
     is_kept: bool = False
-    """True if it repeats a result that an earlier request had lost to the budget."""
+    """True if it repeats a result that an earlier request had lost, or contains a message of the user."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):

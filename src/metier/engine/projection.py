@@ -20,6 +20,7 @@ from metier.engine.entries.limits import LimitsRaised as LimitsRaisedEntry
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelReplied
 from metier.engine.entries.question import ApprovalAsked, InputAsked, InputGiven
 from metier.engine.entries.question import ApprovalDecided as ApprovalDecidedEntry
+from metier.engine.entries.question import UserMessageAdded as UserMessageAddedEntry
 from metier.engine.entries.run import ModelChanged as ModelChangedEntry
 from metier.engine.entries.run import RunAdopted as RunAdoptedEntry
 from metier.engine.entries.run import RunFailed as RunFailedEntry
@@ -79,6 +80,7 @@ from metier.events.step import (
     StepStarted,
     UndoFinished,
     UndoStarted,
+    UserMessageAdded,
 )
 from metier.events.task import ChildRunFinished, ChildRunStarted, TaskPlanned, TaskStepChanged, TaskStepState
 from metier.messages import ToolCallPart
@@ -130,7 +132,7 @@ def _project(entry: Entry, state: RunState) -> Iterable[Payload]:
             return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
         case StepStartedEntry() | StepFinished() | StepRetried() | StepInDoubt() | DoubtResolved():
             return _project_step(entry, state)
-        case ApprovalAsked() | ApprovalDecidedEntry() | InputAsked() | InputGiven():
+        case ApprovalAsked() | ApprovalDecidedEntry() | InputAsked() | InputGiven() | UserMessageAddedEntry():
             return [_project_answer(entry, state)]
         case TaskPlannedEntry() | CallPlanned() | ChildRequested() | ChildEnded() | ResultCheckedEntry():
             return project_work(entry, state)
@@ -456,8 +458,12 @@ def _excerpt(entry: StepFinished) -> _Excerpt:
     return {"excerpt": text, "output_lines": len(lines), "diff": diff, "diff_lines": len(changed)}
 
 
-def _project_answer(entry: ApprovalAsked | ApprovalDecidedEntry | InputAsked | InputGiven, state: RunState) -> Payload:
+def _project_answer(
+    entry: ApprovalAsked | ApprovalDecidedEntry | InputAsked | InputGiven | UserMessageAddedEntry, state: RunState
+) -> Payload:
     match entry:
+        case UserMessageAddedEntry():
+            return UserMessageAdded(message_id=entry.message_id, text=entry.text, sent_by=entry.sent_by)
         case ApprovalAsked():
             step = _find_step(state, entry.step_id)
             return ApprovalRequested(

@@ -1,6 +1,6 @@
 """A run's connections to the outside: everything with an effect, passed in once by the runtime."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -64,6 +64,26 @@ class HookRunner(Protocol):
     """Runs hooks; `tools.hooks.run.HookRunner` implements it."""
 
     async def run(self, hook: HookCommand, data: Mapping[str, JsonValue]) -> HookRun: ...
+
+
+class UserMessage(Struct, frozen=True, kw_only=True):
+    """A message that the user sent while the run is working."""
+
+    message_id: str
+    text: str
+    sent_by: str = ""
+
+
+class MessageInbox(Protocol):
+    """Messages for a run that is working."""
+
+    def list_pending(self) -> Sequence[UserMessage]:
+        """List messages for the next model request, in the order in which they were sent."""
+        ...
+
+    async def mark_taken(self, message_ids: Sequence[str]) -> None:
+        """Remove messages that are in the journal."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +194,7 @@ class Services(Struct, frozen=True, kw_only=True):
     owner: str
     """Name of the driver, shown to a process that finds the lease held."""
     observe: Observer | None = None
+    inbox: MessageInbox | None = None
     show_output: Callable[[str, str, bytes], None] | None = None
     """Receives step id, stream and bytes of a program that a step runs; None without observers."""
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)

@@ -67,6 +67,7 @@ from metier.events.step import (
     StepStarted,
     UndoFinished,
     UndoStarted,
+    UserMessageAdded,
 )
 from metier.events.task import (
     ChildRunFinished,
@@ -138,4 +139,5 @@ __all__ = [
     "TaskStepChanged",
     "UndoFinished",
     "UndoStarted",
+    "UserMessageAdded",
 ]

@@ -150,6 +150,15 @@ class InputReceived(Payload, frozen=True, kw_only=True):
     fields: tuple[str, ...] = ()
 
 
+class UserMessageAdded(Payload, frozen=True, kw_only=True):
+    """A message that the user sent while the run was working was added to the next model request."""
+
+    event_type = "user_message_added"
+    message_id: str
+    text: str
+    sent_by: str = ""
+
+
 class HooksRan(Payload, frozen=True, kw_only=True):
     """The user's hooks for one moment of the run ended, with these merged answers."""
 

@@ -19,7 +19,7 @@ from metier.engine.entries.run import ModelChanged, RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, LeaseKeeper, drive, hold_lease
 from metier.engine.model.skill_selection import report_skill_problems
-from metier.engine.services import Services
+from metier.engine.services import MessageInbox, Services
 from metier.engine.state.authority import find_authority
 from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
@@ -102,6 +102,8 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
     sinks: Sequence[Sink] = ()
     observe: Observer | None = None
     """Receives the text of a reply as it arrives."""
+    inbox: MessageInbox | None = None
+    """Messages of the user for the next model request of this run, not of child runs."""
     partials: Sequence[PartialObserver] = ()
     """Receive output of programs and text of replies as they arrive, without secrets, also of child runs."""
     stopper: Stopper | None = None
@@ -485,6 +487,7 @@ class RunDriver:
             yield replace(
                 services,
                 find_new_denial=get_denial,
+                inbox=options.inbox,
                 show_output=None if stream is None else stream.take_output,
             )
 
@@ -595,6 +598,7 @@ class RunDriver:
             child = replace(
                 options,
                 sinks=borrow_sinks(options.sinks),
+                inbox=None,
                 stopper=stopper,
                 timeout_seconds=left,
                 lease_terms=replace(options.lease_terms, lease=None),

@@ -76,6 +76,7 @@ WORDINGS: dict[str, Wording] = {
     "approval_requested": Wording("warning", "waiting", "{p.tool} {p.justification} [{p.approval_id}]"),
     "approval_decided": Wording("info", "{p.decision}", "{p.approval_id} {p.decided_by} {p.reason}"),
     "input_requested": Wording("warning", "waiting", "{p.question}"),
+    "user_message_added": Wording("info", "message", "{p.text}"),
     "input_received": Wording("info", "answered", "{p.request_id} {p.answered_by}"),
     "run_paused": Wording("warning", "paused", "{p.kind}: {p.reason} {p.resume_with}"),
     "limits_raised": Wording("info", "raised", "by {p.raised_by}"),

@@ -44,7 +44,14 @@ from metier.events.skill import (
     SkillProblemFound,
     SkillWithoutTools,
 )
-from metier.events.step import ArtifactWritten, HooksRan, PlanUpdated, StepOutcomeAnswered, StepRetryScheduled
+from metier.events.step import (
+    ArtifactWritten,
+    HooksRan,
+    PlanUpdated,
+    StepOutcomeAnswered,
+    StepRetryScheduled,
+    UserMessageAdded,
+)
 from metier.events.task import TaskPlanned, TaskStepChanged
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
@@ -144,6 +151,7 @@ def _describe_start(payload: RunStarted) -> str:
 
 NOTES: dict[type[Payload], Words] = {
     RunStarted: ("detail", _describe_start),
+    UserMessageAdded: ("user", lambda p: " ".join(p.text.split())),
     HooksRan: ("warning", _describe_hooks),
     SkillInvocationStarted: ("heading", lambda p: f"{p.skill_name}  {p.rationale}"),
     SkillLoadFailed: ("warning", _describe_skill_problem),

@@ -39,6 +39,7 @@ _NOTES: dict[NoteLevel, tuple[str, str]] = {
     "warning": ("! ", "yellow"),
     "error": ("✗ ", "red"),
     "plan": ("· ", "dim"),
+    "user": ("▌ ", "bold"),
 }
 _COUNTED = frozenset({"Read", "Glob", "Grep", "WebFetch"})
 """Tools that only look: the number of lines tells enough. Ctrl-O and `-v` show them."""
@@ -168,7 +169,7 @@ def render_note(note: NoteView, *, width: int) -> Text:
     """Warnings are broken over lines, because they must be read; the rest is cut."""
     mark, style = _NOTES[note.level]
     text = Text(mark + sanitize_line(note.text), style)
-    if note.level in ("warning", "error"):
+    if note.level in ("warning", "error", "user"):
         return text
     if note.level == "heading":
         name, _, why = note.text.partition("  ")

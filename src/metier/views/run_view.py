@@ -16,7 +16,7 @@ from metier.values import JsonValue
 type StepState = Literal["running", "waiting", "succeeded", "failed", "denied", "timeout", "skipped", "in_doubt"]
 type StepKind = Literal["tool", "command", "skill", "question", "child", "control"]
 """`control`: a call by which the model steers the run; it is shown with `-v` only, because its effect is shown."""
-type NoteLevel = Literal["heading", "info", "detail", "warning", "error", "plan"]
+type NoteLevel = Literal["heading", "info", "detail", "warning", "error", "plan", "user"]
 """`detail` is shown with `-v` only; `plan` if there is no checklist on the screen."""
 type CallState = Literal["running", "replied", "failed", "retrying"]
 type WaitKind = Literal["model", "retry", "step", "approval", "input", "pause"]

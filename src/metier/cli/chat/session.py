@@ -5,7 +5,6 @@ after the previous turn has ended.
 """
 
 import sys
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Literal, get_args
@@ -28,6 +27,7 @@ from metier.errors import MetierError, unwrapped
 from metier.ids import get_user
 from metier.runtime.chat.chats import Chat, is_always, keep_always
 from metier.runtime.chat.commands import MARK
+from metier.runtime.chat.message_queue import MessageQueue
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
@@ -79,7 +79,7 @@ class Session:
         """Set by a signal received between turns."""
         self._stopper: Stopper | None = None
         """The stopper of the current turn."""
-        self._queue: deque[str] = deque()
+        self._queue = MessageQueue(chat.runtime)
         self._arrived = anyio.Event()
         self._is_working = False
         self._is_planned = False
@@ -121,7 +121,7 @@ class Session:
         self._stopper.request("you")
         if self._queue:
             # After an interruption, queued messages run only if the user sends them again.
-            self._screen.restore_draft("\n".join(self._queue))
+            self._screen.restore_draft("\n".join(self._queue.list_texts()))
             self._queue.clear()
         return True
 
@@ -129,7 +129,7 @@ class Session:
         await self._turns.expand()
 
     def list_queued(self) -> Sequence[str]:
-        return tuple(self._queue)
+        return self._queue.list_texts()
 
     def describe_status(self) -> str:
         return self._turns.describe_status(self._modes.mode)
@@ -160,6 +160,7 @@ class Session:
                 await self._read_messages()
                 # Stop the current turn instead of canceling it, so that its journal records the reason.
                 if self._stopper is not None:
+                    self._queue.leave_to_next()
                     self._stopper.request("the end of the chat")
                 while self._is_working:
                     self._arrived = anyio.Event()
@@ -190,14 +191,19 @@ class Session:
                     continue
             except ExitChat:
                 return
-            self._queue.append(line)
+            await self._guarded(self._enqueue(line))
             self._arrived.set()
+
+    async def _enqueue(self, line: str) -> None:
+        """Queue a message. During a turn it is stored first, so that it survives the death of this process."""
+        steers = self._is_working and await self._chat.can_steer(line)
+        await self._queue.add(self._chat.context_id, line, steers=steers, is_stored=self._is_working)
 
     async def _work(self, scope: anyio.CancelScope) -> None:
         self._is_working = True
         await self._guarded(self._look_back())
         if self._options.first:
-            self._queue.appendleft(self._options.first)
+            self._queue.put_first(self._chat.context_id, self._options.first)
         try:
             while not self._idle.is_set:
                 if not self._queue:
@@ -207,9 +213,10 @@ class Session:
                     await self._arrived.wait()
                     continue
                 self._is_working = True
-                line = self._queue.popleft()
-                self._echo(line)
-                await self._guarded(self._take(line))
+                message = self._queue.pop()
+                self._echo(message.text)
+                await self._guarded(self._take(message.text, run_id=message.message_id))
+                await self._queue.flush()
         except ExitChat:
             pass
         self._is_working = False
@@ -239,8 +246,14 @@ class Session:
     async def _look_back(self) -> None:
         """Continue a turn whose process died, because the user did not stop it. Report other open turns."""
         turn = await self._chat.find_open_turn()
+        await self._queue.load(self._chat.context_id, self._chat.get_last_turn)
         if turn is None:
             return
+        if turn.wait_kind != "interrupted" and self._queue:
+            # The user stopped the turn: the messages run only if the user sends them again.
+            self._screen.restore_draft("\n".join(self._queue.list_texts()))
+            self._queue.clear()
+            await self._queue.flush()
         asked = " ".join(turn.row.task.split())[:80]
         match turn.wait_kind:
             case "interrupted":
@@ -253,7 +266,8 @@ class Session:
             case _:
                 warn_line(f"The last turn was stopped: {asked}; type /continue to resume it")
 
-    async def _take(self, line: str) -> None:
+    async def _take(self, line: str, *, run_id: str = "") -> None:
+        """Carry out a line. `run_id`: the ID for its run if it is a message."""
         if not line.strip():
             return
         if line.startswith("/") and not line.startswith("//"):
@@ -265,15 +279,15 @@ class Session:
             await self._drive(lambda watch: self._chat.run_typed(command, watch), is_typed=True)
             return
         message = line.removeprefix("/") if line.startswith("//") else line
-        await self._send(message)
+        await self._send(message, run_id=run_id)
         while self._modes.mode == "plan" and self._is_planned and await self._approve_plan():
             await self._send(CARRY_OUT)
 
-    async def _send(self, message: str) -> None:
+    async def _send(self, message: str, *, run_id: str = "") -> None:
         is_typed = self._screen.is_terminal
         told = f"{message}\n\n{PLAN_NOTE}" if self._modes.mode == "plan" else message
         self._is_planned = False
-        await self._drive(lambda watch: self._chat.send(told, watch, is_typed=is_typed))
+        await self._drive(lambda watch: self._chat.send(told, watch, is_typed=is_typed, run_id=run_id))
 
     async def _approve_plan(self) -> bool:
         """Ask whether to carry out the plan, and in which mode. If not, the chat stays in plan mode."""
@@ -345,6 +359,7 @@ class Session:
                 sinks=shown.sinks,
                 observe=shown.observe,
                 partials=shown.partials,
+                inbox=None if is_typed else self._queue,
                 stopper=stopper,
                 report=warn_line,
                 ask=self._modes if self._screen.is_terminal else None,

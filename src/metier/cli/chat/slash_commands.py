@@ -515,7 +515,7 @@ KEYS = (
     "Esc or Ctrl-C stops the turn, Ctrl-D exits.",
     "Ctrl-O shows the last step in full; press it again for the step before.",
     "`!command` runs a shell command, `@path` attaches a file.",
-    "Messages sent during a turn are queued; commands that only show something run at once.",
+    "Messages sent during a turn steer it; commands that only show something run at once.",
     "Start a message with // to send a slash.",
 )
 COMMANDS: dict[str, Command] = {

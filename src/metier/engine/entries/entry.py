@@ -8,7 +8,7 @@ from msgspec.json import Decoder, Encoder
 
 from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, ProgressVerified
-from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven, UserMessageAdded
 from metier.engine.entries.run import (
     ModelChanged,
     RunAdopted,
@@ -60,6 +60,7 @@ type Entry = (
     | ApprovalDecided
     | InputAsked
     | InputGiven
+    | UserMessageAdded
     | ProgressVerified
     | HandedOff
     | RunPaused

@@ -1,4 +1,4 @@
-"""Entries of approvals and questions to the user. Pure values."""
+"""Entries of approvals, questions to the user, and messages of the user. Pure values."""
 
 from typing import Literal
 
@@ -59,3 +59,12 @@ class InputGiven(TimedEntry, frozen=True, kw_only=True, tag="input_given"):
     request_id: str
     values: dict[str, JsonValue]
     answered_by: str = ""
+
+
+class UserMessageAdded(TimedEntry, frozen=True, kw_only=True, tag="user_message_added"):
+    """A message that the user sent while the run was working. The next model request contains it."""
+
+    message_id: str
+    """Unique in the conversation, so that the message is added once."""
+    text: str
+    sent_by: str = ""

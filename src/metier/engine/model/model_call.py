@@ -15,6 +15,7 @@ from metier.definitions.skills.skill_names import hint_skill
 from metier.engine.actions import CallModel
 from metier.engine.decide import describe_disabled
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection
+from metier.engine.entries.question import UserMessageAdded
 from metier.engine.entries.run import RunFailed, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.model.debug_bodies import keep_reply, keep_request
@@ -56,6 +57,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         # Not knowing what is allowed is no reason to continue, nor to lose the run.
         await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
         return
+    await _add_messages(action, log, services)
     asking = Asking(disabled, asks_for_json(services), log.state.prompt_limit)
     if asking.is_json and action.turn == 1 and services.model.structured_output_mode != "json":
         log.emit(_describe_lack("tools", action.turn, services))
@@ -66,6 +68,21 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         services.features.mark_unsupported("tools", services.model.name)
         log.emit(_describe_lack("tools", action.turn, services, failure=failure))
         await _ask(action, log, services, asking=asking._replace(is_json=True))
+
+
+async def _add_messages(action: CallModel, log: RunLog, services: Services) -> None:
+    """Record messages that the user sent since the last request."""
+    # A request that is repeated must stay the same. Before the first turn there is nothing to steer: the messages wait.
+    if services.inbox is None or action.repair or log.state.call is not None or not log.state.run:
+        return
+    pending = services.inbox.list_pending()
+    new = [each for each in pending if each.message_id not in log.state.message_ids]
+    if new:
+        added = [UserMessageAdded(message_id=each.message_id, text=each.text, sent_by=each.sent_by) for each in new]
+        # Durable before the queue forgets them: after a crash in between, the ID shows that they are here.
+        await log.record(*added, durable=True)
+    if pending:
+        await services.inbox.mark_taken([each.message_id for each in pending])
 
 
 async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: Asking) -> None:

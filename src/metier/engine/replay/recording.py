@@ -37,6 +37,7 @@ _GIVEN = (
     "run_resumed",
     "approval_decided",
     "input_given",
+    "user_message_added",
     "doubt_resolved",
     "child_ended",
     "limits_raised",

@@ -15,7 +15,7 @@ from metier.decisions import ActionStep, TaskState, find_invocation, get_owner
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, ProgressVerified
-from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven, UserMessageAdded
 from metier.engine.entries.run import (
     ModelChanged,
     RunAdopted,
@@ -46,9 +46,10 @@ from metier.engine.state.due_hooks import apply_hooks
 from metier.engine.state.phases import IllegalTransition
 from metier.engine.state.run_state import Child, RunState
 from metier.engine.state.steps import Step, add_candidates, build_exchange, read_plan
-from metier.messages import Spent
+from metier.messages import Spent, user
 from metier.store.usage import Amounts, parse_hour
 
+_ADDED_MESSAGE = "The user sent this message while you were working:"
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
 _NO_PROGRESS = (RunResumed, RunPaused, ModelCallStarted, StepStarted)
@@ -82,7 +83,7 @@ def apply(state: RunState, entry: Entry) -> None:
             adopt(state, entry)
         case LimitsRaised() | RunReopened() | SkillCodeAccepted() | ModelChanged() | UndoStarted() | UndoFinished():
             reopen(state, entry)
-        case ApprovalAsked() | ApprovalDecided() | InputAsked() | InputGiven():
+        case ApprovalAsked() | ApprovalDecided() | InputAsked() | InputGiven() | UserMessageAdded():
             _apply_answer(state, entry)
         case TaskPlanned() | CallPlanned() | ChildRequested() | ChildEnded() | ResultChecked() | HooksRan():
             _apply_work(state, entry)
@@ -427,8 +428,12 @@ def _try_again(state: RunState) -> None:
             step.phase, step.finished, step.delegated = "approved", None, None
 
 
-def _apply_answer(state: RunState, entry: ApprovalAsked | ApprovalDecided | InputAsked | InputGiven) -> None:
+def _apply_answer(
+    state: RunState, entry: ApprovalAsked | ApprovalDecided | InputAsked | InputGiven | UserMessageAdded
+) -> None:
     match entry:
+        case UserMessageAdded():
+            _add_message(state, entry)
         case ApprovalAsked():
             step = state.step(entry.step_id)
             step.phase, step.approval_id, step.asked = "asking", entry.approval_id, entry
@@ -457,6 +462,15 @@ def _apply_answer(state: RunState, entry: ApprovalAsked | ApprovalDecided | Inpu
                 step.answers.update(entry.values)
                 return
             _finish_step(state, step, StepFinished(step_id=step.step_id, status="succeeded", text=text))
+
+
+def _add_message(state: RunState, entry: UserMessageAdded) -> None:
+    """Add a message of the user behind the results of the last turn, where the model reads it next."""
+    last = state.run[-1]
+    message = user(f"{_ADDED_MESSAGE}\n\n{entry.text}")
+    # `is_kept`: the budget may shorten the results of this turn, but never drops the turn with the message.
+    state.run[-1] = replace(last, results=(*last.results, message), is_kept=True)
+    state.message_ids.add(entry.message_id)
 
 
 def _approve(step: Step, entry: ApprovalDecided) -> None:

@@ -127,6 +127,8 @@ class RunState:
     """Files of project instructions that the model has read during the run, path → hash."""
     repeated: dict[str, int] = field(default_factory=dict[str, int])
     """Number of times each identical call was made."""
+    message_ids: set[str] = field(default_factory=set[str])
+    """Messages that the user sent while the run was working, and that are part of it."""
     results: list[str] = field(default_factory=list[str])
     """Results of succeeded steps in order, for the step that summarizes."""
     todo: tuple[PlanStep, ...] = ()

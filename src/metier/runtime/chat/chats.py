@@ -203,7 +203,13 @@ class Chat:
         await self._commit(ContextChange(facts=self._build_choices()))
 
     async def send(
-        self, message: str, watch: DriveOptions | None = None, *, is_typed: bool = True, given: Sequence[GivenFile] = ()
+        self,
+        message: str,
+        watch: DriveOptions | None = None,
+        *,
+        is_typed: bool = True,
+        given: Sequence[GivenFile] = (),
+        run_id: str = "",
     ) -> RunState:
         """Send a message and drive the turn until it ends or waits. An open turn is ended first.
 
@@ -223,9 +229,17 @@ class Chat:
         conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
         said = build_said(conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host))
-        request = RunRequest(task=message, said=said, context_id=self.context_id)
+        request = RunRequest(task=message, said=said, context_id=self.context_id, run_id=run_id)
         request = brought.add_to(attached.add_to(request))
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.lease_terms.queue))
+
+    async def can_steer(self, message: str) -> bool:
+        """Whether a message can be added to the running turn: settings allow it, and it attaches no files."""
+        if self.runtime.host.settings.chat.while_working != "steer":
+            return False
+        words = TaskWords(text=message, agent=self.resolve().id, is_typed=True)
+        attached = await run_sync(attach_files, self.runtime.host, words)
+        return not (attached.texts or attached.media)
 
     async def find_open_turn(self) -> RunStatus | None:
         """Return the last turn if it has not ended: after a kill, a stop, or because it waits for an answer."""

@@ -26,7 +26,7 @@ from metier.context.conversation import (
     render_transcript,
 )
 from metier.engine.entries.entry import Entry
-from metier.engine.entries.question import InputAsked, InputGiven
+from metier.engine.entries.question import InputAsked, InputGiven, UserMessageAdded
 from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.state.fold import fold
@@ -233,6 +233,8 @@ def _list_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
                 notes[entry.step_id] = one_line(f"{name}({given})", _MAX_NOTE_LENGTH)
             case StepFinished() if entry.step_id in notes:
                 notes[entry.step_id] += f": {entry.status}"
+            case UserMessageAdded():
+                notes[entry.message_id] = one_line(f"the user added: {entry.text}", _MAX_NOTE_LENGTH)
             case InputAsked():
                 asked[entry.request_id] = one_line(f"asked the person: {entry.question}", _MAX_NOTE_LENGTH)
             case InputGiven() if entry.request_id in asked:

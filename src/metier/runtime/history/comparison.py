@@ -31,6 +31,7 @@ _TOLD = {
     "doubt_resolved": ("step_id", "answer"),
     "approval_decided": ("step_id", "decision", "edited_arguments"),
     "input_given": ("values",),
+    "user_message_added": ("text",),
     "handed_off": ("from_skill", "to_skill", "fallback"),
     "run_finished": ("result",),
     "run_failed": ("reason", "message", "status"),
