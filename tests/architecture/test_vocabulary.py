@@ -31,27 +31,24 @@ AVOIDED = {
     "beside": r"\bbeside\b",
 }
 ALLOWED = {
-    "anew": 4,
-    "begun": 42,
-    "beside": 173,
-    "come to rest": 1,
-    "dearer": 5,
-    "go on": 117,
+    "anew": 2,
+    "begun": 33,
+    "beside": 35,
+    "dearer": 2,
+    "go on": 31,
     "look whether": 1,
-    "mend": 1,
-    "put back": 14,
-    "shall": 5,
-    "speaks for": 12,
-    "stands in": 13,
-    "sum up": 17,
-    "the like": 4,
-    "whom": 26,
+    "put back": 1,
+    "shall": 2,
+    "speaks for": 1,
+    "stands in": 7,
+    "sum up": 5,
+    "whom": 8,
 }
 """Occurrences that are left. Lower a number when you remove some; never raise it."""
-MAX_CLAUSES = 1151
+MAX_CLAUSES = 5
 """Docstrings that start with a relative clause."""
-MAX_SURE_FINDS = 44
-MAX_WHAT_PER_1000 = 12.0
+MAX_SURE_FINDS = 33
+MAX_WHAT_PER_1000 = 3.5
 WORD = re.compile(r"[A-Za-z']+")
 
 

@@ -3,7 +3,8 @@
 import copy
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,12 @@ from reference_scenario import AskFor, Call, Narrator
 from metier.engine.entries.entry import Entry, render_entry
 from metier.engine.entries.step import StepRetried
 from metier.engine.journal import RunLog
-from metier.engine.loop import Driver
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
 from metier.runtime.driver import DriveOptions, RunDriver
 from metier.runtime.host import Host
+from metier.runtime.partials import PartialStream
 from metier.runtime.questions.answers import Answer
 from metier.runtime.runs import Runtime
 from metier.settings.sections import Settings
@@ -172,11 +173,19 @@ class TalkativeLog(RunLog):
 
 
 class TalkativeDriver(RunDriver):
-    async def _open_log(
-        self, lease: Lease, services: Driver, options: DriveOptions, *, known: Sequence[Entry]
-    ) -> RunLog:
-        log = await super()._open_log(lease, services, options, known=known)
-        return TalkativeLog(log.state, store=log._store, lease=lease, writer=log._writer)  # pyright: ignore[reportPrivateUsage]
+    @asynccontextmanager
+    async def writing(
+        self,
+        run_id: str,
+        options: DriveOptions | None = None,
+        *,
+        known: Sequence[Entry] = (),
+        stream: PartialStream | None = None,
+    ) -> AsyncGenerator[RunLog]:
+        async with super().writing(run_id, options, known=known, stream=stream) as log:
+            talkative = TalkativeLog(log.state, store=log._store, lease=log._lease, writer=log._writer)  # pyright: ignore[reportPrivateUsage]
+            talkative.announce = log.announce
+            yield talkative
 
 
 def build_early_events(folder: Path, reach: Reach) -> Scenario:
