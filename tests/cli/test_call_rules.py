@@ -211,7 +211,7 @@ def test_skill_and_script_are_named_by_either_argument(
     assert "hello from the script" in json.dumps(model.received[-1])
     capsys.readouterr()
     assert workspace.agent("runs", "show", "latest") == 0
-    assert "script_run  greeter  greet" in capsys.readouterr().out
+    assert "script_run greeter  greet" in capsys.readouterr().out
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 

@@ -30,7 +30,7 @@ def test_the_backbone_hands_on_results_and_ends_with_a_report(
     assert sample.agent("run", "--provider", "offline", task) == 0
 
     err = capsys.readouterr().err
-    assert "✓ script_run  workspace-inventory" in err
+    assert "✓ script_run workspace-inventory" in err
     assert '"success"' not in err  # a step shows the summary of its script, not the JSON around it
     run = sample.folder / "runs" / sample.run_ids()[0]
     assert f"file:    runs/{run.name}/artifacts/report.html" in err

@@ -60,7 +60,7 @@ def test_show_tells_steps_cost_and_how_to_answer(workspace: Workspace, model: Mo
 
     assert workspace.agent("runs", "show", "latest") == 0
     out = capsys.readouterr().out
-    assert "\n✓ script_run  greeter" in out
+    assert "\n✓ script_run greeter" in out
     assert "\n    hello from the script\n" in out
     assert "waiting: Which one?" in out
     assert f"next:    agent resume {workspace.run_ids()[0]} --input answer=…" in out

@@ -115,7 +115,7 @@ def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
         expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
         expect(page.locator("#body strong", has_text="short").first).to_be_visible()
         rows = read_rows(page)
-        steps = page.locator("#body summary", has_text="roadmap.md").count()
+        steps = sum("roadmap.md" in row for row in rows)
         page.reload()
         loaded = read_rows(page)
         context.close()

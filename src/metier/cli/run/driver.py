@@ -250,7 +250,7 @@ def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool, with_part
 
 def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token: str = "") -> None:
     """Write the result to stdout, and to stderr where the run is and what can be done with it."""
-    tokens = {"resume_token": token} if token else {}
+    tokens = {} if outcome.is_remote else {"resume_token": token}
     match view.output:
         case "json":
             write_json(outcome.document, redactor=redactor, kept=tokens)

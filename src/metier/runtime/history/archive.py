@@ -259,7 +259,7 @@ def _is_known(name: str) -> bool:
 def _read_journal(data: bytes, path: Path) -> tuple[Entry, ...]:
     try:
         entries = tuple(parse_entry(line) for line in data.splitlines())
-    except ValidationError as error:
+    except ValueError as error:
         raise _refuse(path, "its journal was written by a newer version of Metier, or not by Metier") from error
     if not entries or not isinstance(entries[0], RunStarted):
         raise _refuse(path, "its journal has no beginning")
