@@ -147,11 +147,11 @@ def test_changed_rules_a_changed_description_and_another_model_show_where_they_b
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--change", "colour=red"], "cannot be read"),
+        (["--change", "colour=red"], "Invalid change 'colour=red'"),
         (["--change", "skill=nowhere"], "cannot be loaded"),
         (["--change", "policy=nowhere.yaml"], "cannot be read"),
         (["--change", "router.top_k=many"], "must be a number"),
-        (["--change", "model=m", "--runs", "colour=red"], "Filter 'colour=red'"),
+        (["--change", "model=m", "--runs", "colour=red"], "Unknown filter 'colour=red'"),
     ],
 )
 def test_a_change_that_cannot_be_tried_is_refused(

@@ -63,6 +63,7 @@ FREE = frozenset(
         "web_search.max_results",
         "chat.summarize_at_tokens",
         "chat.summary_model",
+        "chat.while_working",
         "worker.queue",
         "worker.concurrency",
         "worker.lease_seconds",

@@ -23,9 +23,7 @@ Output = Annotated[
     Literal["text", "json", "stream-json"],
     typer.Option("--output-format", help="Output: text, one JSON object, or JSON events."),
 ]
-IncludePartial = Annotated[
-    bool, typer.Option("--include-partial", help="Add text and output that are still arriving to JSON events.")
-]
+IncludePartial = Annotated[bool, typer.Option("--include-partial", help="Add partial text and output to JSON events.")]
 Profile = Annotated[
     Literal["permissive", "guarded", "strict"] | None,
     typer.Option("--profile", help="Default when no rule matches: allow, ask, ask and sandbox."),
