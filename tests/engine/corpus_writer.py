@@ -6,6 +6,7 @@ users have on their disks.
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -17,9 +18,11 @@ from metier.engine.entries.entry import Entry, render_entry
 from metier.engine.entries.run import RunResumed, RunStarted
 from metier.engine.entries.step import SpoolIdentity, StepStarted
 from metier.engine.journal import read_entries
+from metier.engine.services import UserMessage
 from metier.engine.stopper import Stopper
 from metier.providers.failures import NotFound
 from metier.runtime.child_runs import request_task
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.history.undo import plan_undo, undo
@@ -35,7 +38,7 @@ WORK = calls(ToolCall("Look", {"text": "a"}), ToolCall("Look", {"text": "b"}), T
 JOURNALS: dict[str, tuple[Line, ...]] = {
     "skills-and-hand-off": (USE_NOTES, WORK, calls(ToolCall("use_skill", {"skill": "reports"})), *ENOUGH),
     "approvals-and-input": (WORK, calls(ToolCall("ask_user", {"question": "Which colour?"})), *ENOUGH),
-    "retry-fallback-abort": (USE_NOTES, *(calls(ToolCall("notes.break")) for _ in range(4))),
+    "retry-fallback-abort": (USE_NOTES, *(calls(ToolCall("notes.break")) for _ in range(7))),
     "repair-and-signal": (says(""), calls(ToolCall("Stop")), *ENOUGH),
 }
 
@@ -69,6 +72,29 @@ async def write(folder: Path) -> None:
     await _write_changed_code(folder)
     await _write_undone(folder)
     await _write_model_changed(folder)
+    await _write_message_added(folder)
+
+
+class _Inbox:
+    """One message, sent before the first model call and added to the second."""
+
+    def __init__(self) -> None:
+        self._pending = [UserMessage(message_id="20261118-120000-0123456789ab", text="In blue", sent_by="kim")]
+
+    def list_pending(self) -> list[UserMessage]:
+        return self._pending
+
+    async def mark_taken(self, message_ids: Sequence[str]) -> None:
+        self._pending = [message for message in self._pending if message.message_id not in message_ids]
+
+
+async def _write_message_added(folder: Path) -> None:
+    """A message that the user sent while the run was working."""
+    with tempfile.TemporaryDirectory() as place:
+        lines = (calls(ToolCall("Look", {"text": "a"})), *ENOUGH)
+        async with open_at(build_workspace(Path(place)), *lines) as runtime:
+            state = await runtime.start(RunRequest(task="take notes"), DriveOptions(inbox=_Inbox()))
+            _write(folder, "message-added", await read_entries(runtime.store, state.run_id))
 
 
 async def _write_model_changed(folder: Path) -> None:

@@ -20,6 +20,7 @@ ENDINGS = {
     "limits-raised": "completed",
     "changed-code": "completed",
     "model-changed": "completed",
+    "message-added": "completed",
     "undone": "completed",
     "hooks": "completed",
     "repair-and-signal": "completed",

@@ -56,8 +56,8 @@ def test_row_that_leads_elsewhere_is_refused(tmp_path: Path, changed: dict[str, 
 
     assert [offer.name for offer in reading.offers] == ["other"]
     assert [problem.partition(":")[0] for problem in reading.problems] == [
-        "Entry 0 is left out",
-        "Entry 1 is left out",
+        "Entry 0 is skipped",
+        "Entry 1 is skipped",
     ]
 
 
