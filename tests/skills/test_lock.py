@@ -122,7 +122,7 @@ def test_local_folder_is_compared_with_its_lock(machine: Machine, make_folder: C
 
 
 def test_missing_or_damaged_lock_is_reported(machine: Machine) -> None:
-    assert "agent skill lock" in machine.agent("add", "--frozen", "--yes").err
+    assert "agent skills lock" in machine.agent("add", "--frozen", "--yes").err
     (machine.workspace / "skills.lock").write_text("{")
     assert "damaged" in machine.agent("add", "--frozen", "--yes").err
     (machine.workspace / "skills.lock").write_text('{"version": 9, "skills": []}')
