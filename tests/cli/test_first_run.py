@@ -69,6 +69,21 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
     assert list(newcomer.folder.glob("agent.yaml")) == []
 
 
+def test_a_bare_agent_asks_for_the_model_of_the_server_in_the_environment(
+    newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted")
+    monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+    model.models = ("small", "large")
+    with agent_terminal(newcomer.folder) as terminal:
+        terminal.wait_for("Choose a model provider:")
+        assert "OPENAI_BASE_URL is set to" in terminal.wait_for("[1]:")
+        terminal.type(ENTER)
+        terminal.wait_for("Connected: 2 models")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
 def test_a_home_set_up_as_guarded_guards_one_shot_runs_and_a_bare_home_does_not(
     newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

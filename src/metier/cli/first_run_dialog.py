@@ -13,6 +13,7 @@ from msgspec import Struct
 from metier.cli.chat.command import talk
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
+from metier.cli.shared.open_host import needs_model
 from metier.cli.shared.output import printable, warn_line
 from metier.cli.trust import is_trusted_folder, trust_new_folder
 from metier.definitions.files.user_folders import get_config_folder
@@ -169,9 +170,13 @@ def start() -> int:
 
 
 def needs_set_up(loaded: LoadedSettings) -> bool:
-    """Return True without a settings file, a provider in the environment and a key of the default provider."""
+    """Return True without a settings file if no provider, no key, or no model for the key's server is set."""
     provider = loaded.settings.model.provider
-    if loaded.file is not None or loaded.origins["model.provider"].kind != "default" or provider == OFFLINE:
+    if loaded.file is not None or provider == OFFLINE:
+        return False
+    if needs_model(loaded):
+        return True
+    if loaded.origins["model.provider"].kind != "default":
         return False
     registration = BUILT_IN.get(provider)
     return registration is not None and not any(os.environ.get(key, "").strip() for key in registration.keys)

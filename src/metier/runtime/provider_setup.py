@@ -73,7 +73,7 @@ async def check_candidate(
 ) -> tuple[str, ...]:
     """Make one cheap call with the key: list the models, or request one token if they can't be listed.
 
-    The names of the models come back, none where the server does not list them. Raises `ProviderError`.
+    Return the names of the models, none if the server doesn't list them. Raises `ProviderError`.
     """
     if candidate.provider == OFFLINE:
         return ()
@@ -105,8 +105,8 @@ def render_settings(choice: ModelChoice, facts: FactBook | None = None) -> str:
     """Render an `agent.yaml` with limits for real work."""
     known = (facts or load_facts()).get(choice.provider, choice.model)
     lines = [
-        "# Settings of `agent`. What is not here has its default: `agent config show --origin` shows all of them,",
-        "# `agent config set KEY VALUE` changes one. Keys never stand here; they come from environment variables.",
+        "# Settings of `agent`. `agent config show --origin` lists all settings with their defaults;",
+        "# `agent config set KEY VALUE` changes one. Keys are never saved here; set them in the environment.",
         "model:",
         f"  provider: {choice.provider}",
     ]
@@ -121,7 +121,7 @@ def render_settings(choice: ModelChoice, facts: FactBook | None = None) -> str:
         lines.append(f"  agent: {render_value(choice.agent)}")
     if choice.profile:
         lines += [
-            "  # Where no rule speaks: permissive allows, guarded asks, strict asks and wants a sandbox.",
+            "  # If no rule applies: permissive allows, guarded asks, strict asks and requires a sandbox.",
             f"  profile: {choice.profile}",
         ]
     lines += [

@@ -39,19 +39,24 @@ def open_run_host(config: Path | None, flags: Mapping[str, str] | None = None, *
 
 
 def _check_model(loaded: LoadedSettings) -> None:
-    """Only the vendors have a default model. Raises `UsageError` for another provider without a model name.
+    """Raise `UsageError` if the provider has no default model and none is configured."""
+    if needs_model(loaded):
+        raise UsageError(
+            f"No model set for provider {loaded.settings.model.provider!r}",
+            hint="Add --model NAME, or set model.name in agent.yaml",
+        )
 
-    A default agent may name a model of its own.
+
+def needs_model(loaded: LoadedSettings) -> bool:
+    """Return True if the provider has no default model and none is configured.
+
+    Only the vendors have a default model. A default agent may name a model of its own.
     """
     options = loaded.settings.model
     provider = options.provider
     if loaded.origins["model.name"].kind != "default" or loaded.settings.runtime.agent or provider == OFFLINE:
-        return
+        return False
     # A server with OpenAI's format has models of its own; gateways for the other formats serve the vendor's models.
     address = options.providers.openai.base_url or os.environ.get(BASE_URL_VARIABLES["openai"])
     is_elsewhere = provider == "openai" and bool(address)
-    if is_elsewhere or provider not in DEFAULT_MODELS:
-        raise UsageError(
-            f"No model set for provider {provider!r}",
-            hint="Add --model NAME, or set model.name in agent.yaml",
-        )
+    return is_elsewhere or provider not in DEFAULT_MODELS
