@@ -19,7 +19,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.server.app import create_app
-from metier.server.recipe import Recipe
+from metier.server.server_config import ServerConfig
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.sqlite.store import open_sqlite_store
@@ -127,7 +127,7 @@ def _fetch(folder: Path, run_id: str) -> Mapping[str, float]:
     private = folder / "private"
     private.mkdir()
     token = secrets.token_urlsafe(32)
-    recipe = Recipe(
+    server_config = ServerConfig(
         folder=folder,
         home=folder,
         environ={**os.environ, "AGENT_TRUST": "all", "AGENT_SERVER_CONCURRENCY": "0"},
@@ -138,7 +138,7 @@ def _fetch(folder: Path, run_id: str) -> Mapping[str, float]:
     )
     headers = {"authorization": f"Bearer {token}", "accept": "text/html"}
     taken: dict[str, float] = {}
-    with TestClient(create_app(recipe), base_url="http://127.0.0.1", headers=headers) as client:
+    with TestClient(create_app(server_config), base_url="http://127.0.0.1", headers=headers) as client:
         for path in (page.replace("RUN", run_id) for page in PAGES):
             times: list[float] = []
             for _ in range(_ROUNDS):

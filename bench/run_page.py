@@ -18,7 +18,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.server.app import create_app
-from metier.server.recipe import Recipe
+from metier.server.server_config import ServerConfig
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 
@@ -59,12 +59,12 @@ def _fetch(folder: Path, run_id: str) -> float:
     private.mkdir()
     token = secrets.token_urlsafe(32)
     environ = {**os.environ, "AGENT_TRUST": "all"}
-    recipe = Recipe(
+    server_config = ServerConfig(
         folder=folder, home=folder, environ=environ, token=token, key=secrets.token_bytes(32), private=private, port=80
     )
     times: list[float] = []
     headers = {"authorization": f"Bearer {token}", "accept": "text/html"}
-    with TestClient(create_app(recipe), base_url="http://127.0.0.1", headers=headers) as client:
+    with TestClient(create_app(server_config), base_url="http://127.0.0.1", headers=headers) as client:
         for _ in range(_ROUNDS):
             began = time.process_time()
             answer = client.get(f"/runs/{run_id}")

@@ -28,8 +28,8 @@ import uvicorn
 from bench.server import build_event
 from bench.table import Row
 from metier.events.record import render_record
-from metier.server.processes import build_config
-from metier.server.recipe import Recipe
+from metier.server.processes import build_uvicorn_config
+from metier.server.server_config import ServerConfig
 from metier.server.state import ServerState
 from metier.store.base import RunRow
 from metier.store.sqlite.store import open_sqlite_store
@@ -65,7 +65,7 @@ def _serving(folder: Path) -> Generator[tuple[ServerState, str, str]]:
     private.mkdir()
     token = secrets.token_urlsafe(32)
     environ = {**os.environ, "AGENT_SERVER_MAX_WATCHERS": "2000", "AGENT_SERVER_REQUESTS_PER_MINUTE": "100000"}
-    recipe = Recipe(
+    server_config = ServerConfig(
         folder=folder,
         home=folder,
         environ=environ,
@@ -74,7 +74,7 @@ def _serving(folder: Path) -> Generator[tuple[ServerState, str, str]]:
         private=private,
         port=port,
     )
-    config = build_config(recipe)
+    config = build_uvicorn_config(server_config)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -104,9 +104,11 @@ def _summarise(operation: dict[str, Any]) -> str:
 
 def _load_schema() -> dict[str, Any]:
     from metier.server.app import create_app
-    from metier.server.recipe import Recipe
+    from metier.server.server_config import ServerConfig
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        recipe = Recipe(folder=folder, home=folder, environ={}, token="", key=b"", private=folder, port=0, owner="you")
-        return create_app(recipe).openapi()
+        server_config = ServerConfig(
+            folder=folder, home=folder, environ={}, token="", key=b"", private=folder, port=0, owner="you"
+        )
+        return create_app(server_config).openapi()

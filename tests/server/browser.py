@@ -15,8 +15,7 @@ from run_workspace import Workspace
 from running_server import RunningServer, serving
 
 from agent_command import AGENT
-from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import User
+from metier.server.security.users import LoginCodes, User
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 AXE = Path(sys.prefix) / "servers-node/node_modules/axe-core/axe.min.js"
@@ -36,8 +35,8 @@ def running_browser() -> Generator[Browser]:
 
 def sign_in(context: BrowserContext, server: RunningServer) -> Page:
     """A tab of a person who came by the link that `agent serve` prints."""
-    assert server.recipe is not None
-    code = LoginCodes(server.recipe.private).issue(User(name=server.recipe.owner, role="operator"))
+    assert server.config is not None
+    code = LoginCodes(server.config.private).issue(User(name=server.config.owner, role="operator"))
     page = context.new_page()
     page.set_default_timeout(WAIT_MILLISECONDS)
     page.goto(f"{server.url}/login?code={code}")

@@ -16,10 +16,9 @@ from typing import Any, cast
 import httpx2
 
 from agent_command import AGENT
-from metier.server.processes import build_config, uvicorn
-from metier.server.recipe import Recipe
-from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import User
+from metier.server.processes import build_uvicorn_config, uvicorn
+from metier.server.security.users import LoginCodes, User
+from metier.server.server_config import ServerConfig
 from metier.server.state import ServerState
 
 WAIT_SECONDS = 100.0
@@ -31,7 +30,7 @@ TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 class RunningServer:
     url: str
     token: str = field(repr=False)
-    recipe: Recipe | None = None
+    config: ServerConfig | None = None
     state: ServerState | None = None
 
     def client(self, token: str | None = None) -> httpx2.Client:
@@ -54,8 +53,8 @@ class RunningServer:
 
     def sign_in(self) -> httpx2.Client:
         """A client with the cookie of a browser, by a one-time code."""
-        assert self.recipe is not None
-        code = LoginCodes(self.recipe.private).issue(User(name=self.recipe.owner, role="operator"))
+        assert self.config is not None
+        code = LoginCodes(self.config.private).issue(User(name=self.config.owner, role="operator"))
         with httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False, verify=TLS) as browser:
             answer = browser.get("/login", params={"code": code})
             assert answer.status_code == 303, answer.text
@@ -73,16 +72,16 @@ def serving(folder: Path, **environ: str) -> Generator[RunningServer]:
     home = Path(os.environ["HOME"])
     private = home / ".agent/servers" / f"127.0.0.1-{port}"
     private.mkdir(parents=True, mode=0o700, exist_ok=True)
-    recipe = Recipe(
+    config = ServerConfig(
         folder=folder, home=home, environ={**os.environ, **environ}, token=secrets.token_urlsafe(32),
         key=secrets.token_bytes(32), private=private, port=port, owner="tester",
     )  # fmt: skip
-    config = build_config(recipe)
-    server = uvicorn.Server(config)
+    uvicorn_config = build_uvicorn_config(config)
+    server = uvicorn.Server(uvicorn_config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    state = cast("ServerState", cast("Any", config.app).state.server)
-    running = RunningServer(url=f"http://127.0.0.1:{port}", token=recipe.token, recipe=recipe, state=state)
+    state = cast("ServerState", cast("Any", uvicorn_config.app).state.server)
+    running = RunningServer(url=f"http://127.0.0.1:{port}", token=config.token, config=config, state=state)
     try:
         with running.client() as client:
             assert client.get("/api/v1/health").status_code == 200

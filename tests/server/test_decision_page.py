@@ -33,9 +33,9 @@ def ask(server: RunningServer, model: ModelServer) -> str:
     server.post("/api/v1/runs", {"task": "Build the project", "profile": "guarded"}, status=201)
     while not (found := server.get("/api/v1/approvals")["items"]):
         pass
-    assert server.recipe is not None
+    assert server.config is not None
     right = DecisionRight(approval_id=found[0]["approval_id"], decider="Kim")
-    return f"{server.url}/decide/{DecisionLinks(server.recipe.private).issue(right)}"
+    return f"{server.url}/decide/{DecisionLinks(server.config.private).issue(right)}"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

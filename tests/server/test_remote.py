@@ -14,8 +14,8 @@ from metier.settings.running_server import write_token
 @pytest.fixture
 def remote(server: RunningServer) -> RunningServer:
     """As `agent serve` leaves it: the token is in the home folder."""
-    assert server.recipe is not None
-    write_token(server.recipe.private, server.token)
+    assert server.config is not None
+    write_token(server.config.private, server.token)
     return server
 
 

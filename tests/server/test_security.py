@@ -71,7 +71,7 @@ def test_no_answer_allows_another_origin_to_read_it(server: RunningServer) -> No
 
 
 def test_a_one_time_code_signs_in_once(server: RunningServer) -> None:
-    assert server.recipe is not None
+    assert server.config is not None
     assert server.state is not None
     user = server.state.access.users.find(server.token)
     assert user is not None

@@ -1,5 +1,6 @@
 """The application: the API, the pages and the doors over one opened runtime, behind one guard."""
 
+import importlib
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -21,24 +22,27 @@ from metier.runtime.host import Host
 from metier.runtime.queue.pool import Job, RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.server.api.routes import describe_security
+from metier.server import decision_pages, login
+from metier.server.api import routes
+from metier.server.console import pages
 from metier.server.console.rendering import render_error
 from metier.server.feed import Feed
 from metier.server.idempotency import forget_old_keys
 from metier.server.metrics import MetricsMiddleware, ServerMetrics
-from metier.server.mounts import Lifespan, mount_all
 from metier.server.plain_page import is_for_person, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
-from metier.server.recipe import Recipe
 from metier.server.security.guard import Access, Guard, build_access_limits
 from metier.server.security.hosts import build_allowed
-from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import Sessions, build_users
-from metier.server.state import ServerState, get_state
+from metier.server.security.users import LoginCodes, Sessions, build_users
+from metier.server.server_config import ServerConfig
+from metier.server.state import Lifespan, ServerState, get_state
 from metier.telemetry.redaction import build_redactor
 from metier.version import __version__
 
 logger = logging.getLogger("metier.server")
+
+_PROTOCOLS = ("metier.protocols.a2a.mount", "metier.protocols.mcp.mount")
+"""Modules with `mount`, imported by name: the server does not depend on other protocols."""
 
 DESCRIPTION = (
     "Runs of one workspace: start, follow, answer, decide, cancel, export. Errors are RFC 9457 problems with the codes "
@@ -46,10 +50,10 @@ DESCRIPTION = (
 )
 
 
-def create_app(recipe: Recipe) -> FastAPI:
+def create_app(config: ServerConfig) -> FastAPI:
     """The application of one server process; its runtime opens when it starts. Raises `UsageError`, `ConfigError`."""
-    host = recipe.open().host
-    state = build_state(recipe, host)
+    host = config.open().host
+    state = build_state(config, host)
     app = FastAPI(
         title="Metier",
         version=__version__,
@@ -60,9 +64,17 @@ def create_app(recipe: Recipe) -> FastAPI:
         # The name of the function, not its path: generated clients keep their method names when a path changes.
         generate_unique_id_function=lambda route: route.name,
     )
-    describe_security(app, cookie=state.access.cookie)
+    routes.describe_security(app, cookie=state.access.cookie)
     app.state.server = state
-    lifespans = mount_all(app, state)
+    # Of two routes for one path, the one that was mounted first answers.
+    routes.mount(app, state)
+    login.mount(app, state)
+    decision_pages.mount(app, state)
+    lifespans = [pages.mount(app, state)]
+    for name in _PROTOCOLS:
+        lifespan: Lifespan | None = importlib.import_module(name).mount(app, state)
+        if lifespan is not None:
+            lifespans.append(lifespan)
     app.router.lifespan_context = lambda _app: _serving(state, lifespans)
     app.add_exception_handler(MetierError, _answer_known)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -73,17 +85,17 @@ def create_app(recipe: Recipe) -> FastAPI:
     return app
 
 
-def build_state(recipe: Recipe, host: Host) -> ServerState:
+def build_state(config: ServerConfig, host: Host) -> ServerState:
     options = host.settings.server
-    users = build_users(token=recipe.token, owner=recipe.owner, entries=options.users)
+    users = build_users(token=config.token, owner=config.owner, entries=options.users)
     requests, failures = build_access_limits(options.requests_per_minute, host.clock)
     # As on the command line: names such as `token` do not count, because an answer may hold one for its reader.
     redactor = build_redactor(values=list_host_secrets(host), generic_names=False, random_words=False)
     access = Access(
         users=users,
-        sessions=Sessions(key=recipe.key, users=users, lifetime=timedelta(hours=options.session_hours)),
-        allowed_hosts=build_allowed(host=options.host, port=recipe.port, named=options.allowed_hosts),
-        cookie=f"agent_session_{recipe.port}",
+        sessions=Sessions(key=config.key, users=users, lifetime=timedelta(hours=options.session_hours)),
+        allowed_hosts=build_allowed(host=options.host, port=config.port, named=options.allowed_hosts),
+        cookie=f"agent_session_{config.port}",
         max_body_bytes=options.max_body_bytes,
         root_path=options.root_path,
         requests=requests,
@@ -91,7 +103,7 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
         redactor=redactor,
         clock=host.clock,
     )
-    return ServerState(host=host, recipe=recipe, access=access, codes=LoginCodes(recipe.private), redactor=redactor)
+    return ServerState(host=host, config=config, access=access, codes=LoginCodes(config.private), redactor=redactor)
 
 
 @asynccontextmanager

@@ -16,10 +16,9 @@ import typer
 from metier.errors import UsageError
 from metier.extras import hint_extra
 from metier.runtime.opened_host import open_host
-from metier.server.recipe import Recipe
 from metier.server.security.hosts import is_loopback
-from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import GRANTS_BY_ROLE, Grant, Role, User, build_entry, make_token
+from metier.server.security.users import GRANTS_BY_ROLE, Grant, LoginCodes, Role, User, build_entry, make_token
+from metier.server.server_config import ServerConfig
 from metier.settings.discovery import get_workspace
 from metier.settings.running_server import (
     TOKEN_VARIABLE,
@@ -79,18 +78,18 @@ def serve(
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
     private = get_private_folder(home, host=options.host, port=bound)
     token_file = write_token(private, token)
-    recipe = Recipe(
+    server_config = ServerConfig(
         folder=folder, home=home, environ=dict(os.environ), token=token, key=key, private=private,
-        port=bound, config=config, flags=given,
+        port=bound, settings_file=config, flags=given,
     )  # fmt: skip
     codes = LoginCodes(private)
     codes.clear()
     url = _build_url(options, bound)
-    announce = _build_announcement(recipe, url, token_file, as_json=as_json)
+    announce = _build_announcement(server_config, url, token_file, as_json=as_json)
     write_served(private, url=options.public_url or url, workspace=opened.host.workspace)
     try:
         run: Callable[..., int] = importlib.import_module("metier.server.processes").run_server
-        return run(recipe, listening, workers=workers, announce=announce)
+        return run(server_config, listening, workers=workers, announce=announce)
     finally:
         remove_served(private)
         remove_token(token_file, token)
@@ -102,7 +101,9 @@ def _build_url(options: ServerOptions, port: int) -> str:
     return f"http://{name}:{port}{options.root_path}"
 
 
-def _build_announcement(recipe: Recipe, url: str, token_file: Path, *, as_json: bool) -> Callable[[], None]:
+def _build_announcement(
+    server_config: ServerConfig, url: str, token_file: Path, *, as_json: bool
+) -> Callable[[], None]:
     """Said when the server listens. The link is for a user: it signs a browser in, once."""
 
     def announce() -> None:
@@ -111,7 +112,7 @@ def _build_announcement(recipe: Recipe, url: str, token_file: Path, *, as_json: 
             sys.stdout.write(f"{json.dumps(line)}\n")
             sys.stdout.flush()
             return
-        code = LoginCodes(recipe.private).issue(User(name=recipe.owner, role="operator"))
+        code = LoginCodes(server_config.private).issue(User(name=server_config.owner, role="operator"))
         sys.stderr.write(f"Serving {url}; the token is in {token_file}\nOpen {url}/login?code={code}\n")
         sys.stderr.flush()
 

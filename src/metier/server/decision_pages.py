@@ -70,7 +70,7 @@ async def decide_by_link(
 
 
 def _get_links(state: ServerState) -> DecisionLinks:
-    return DecisionLinks(state.recipe.private)
+    return DecisionLinks(state.config.private)
 
 
 async def _render(request: Request, state: ServerState, question: ApprovalQuestion, right: DecisionRight) -> str:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from metier.errors import (
@@ -18,7 +18,6 @@ from metier.errors import (
     SkillNotTrusted,
     UsageError,
 )
-from metier.server.body import Body
 from metier.store.failures import (
     ApprovalUnknown,
     BlobUnknown,
@@ -37,6 +36,7 @@ from metier.store.failures import (
 )
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
+from metier.values import Value
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -77,8 +77,11 @@ class HttpProblem(MetierError):
         self.code = code
 
 
-class ProblemDocument(Body):
+class ProblemDocument(Value):
     """A problem by RFC 9457, with a hint."""
+
+    # FastAPI reads the schema before anything is validated.
+    model_config = ConfigDict(defer_build=False)
 
     type: str = "about:blank"
     title: str

@@ -18,7 +18,7 @@ import uvicorn
 
 from metier.programs.launcher import SERVER_PROCESS, open_own_processes
 from metier.server.app import create_app
-from metier.server.recipe import Recipe
+from metier.server.server_config import ServerConfig
 
 GRACE_SECONDS = 10
 """Time that running requests may take when the server stops."""
@@ -29,17 +29,17 @@ _MAX_RESTARTS = 20
 logger = logging.getLogger("metier.server")
 
 
-def run_server(recipe: Recipe, listening: socket.socket, *, workers: int, announce: Callable[[], None]) -> int:
+def run_server(config: ServerConfig, listening: socket.socket, *, workers: int, announce: Callable[[], None]) -> int:
     """Serve until a signal comes; the exit code."""
     if workers > 1:
-        return _Family(recipe, listening, workers).run(announce)
-    return serve_here(recipe, listening, announce)
+        return _Family(config, listening, workers).run(announce)
+    return serve_here(config, listening, announce)
 
 
-def serve_here(recipe: Recipe, listening: socket.socket, announce: Callable[[], None]) -> int:
+def serve_here(config: ServerConfig, listening: socket.socket, announce: Callable[[], None]) -> int:
     """Serve in this process; `announce` is called when it does."""
     _prepare_logging()
-    server = _Server(build_config(recipe), announce)
+    server = _Server(build_uvicorn_config(config), announce)
     server.run(sockets=[listening])
     return 0 if server.started else 1
 
@@ -66,12 +66,12 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def build_config(recipe: Recipe) -> uvicorn.Config:
+def build_uvicorn_config(config: ServerConfig) -> uvicorn.Config:
     # The address of a request may hold a one-time code; `access_log` alone leaves the logger on.
     logging.getLogger("uvicorn.access").disabled = True
-    options = recipe.open().host.settings.server
+    options = config.open().host.settings.server
     return uvicorn.Config(
-        create_app(recipe),
+        create_app(config),
         lifespan="on",
         access_log=False,
         log_config=None,
@@ -98,7 +98,7 @@ class _Child:
 class _Family:
     """The first process: it serves nothing itself, and starts another where one died."""
 
-    recipe: Recipe
+    config: ServerConfig
     listening: socket.socket
     size: int
     context: SpawnContext = field(default_factory=lambda: open_own_processes(SERVER_PROCESS))
@@ -125,7 +125,7 @@ class _Family:
         is_ready = self.context.Event()
         reading, writing = self.context.Pipe(duplex=False)
         process = self.context.Process(
-            target=_serve_child, args=(self.recipe, self.listening, is_ready, reading), name="metier-server"
+            target=_serve_child, args=(self.config, self.listening, is_ready, reading), name="metier-server"
         )
         process.start()
         reading.close()
@@ -162,9 +162,9 @@ class _Family:
             child.leash.close()
 
 
-def _serve_child(recipe: Recipe, listening: socket.socket, is_ready: Event, leash: Connection) -> None:
+def _serve_child(config: ServerConfig, listening: socket.socket, is_ready: Event, leash: Connection) -> None:
     threading.Thread(target=_end_with_parent, args=(leash,), daemon=True).start()
-    serve_here(recipe, listening, is_ready.set)
+    serve_here(config, listening, is_ready.set)
 
 
 def _end_with_parent(leash: Connection) -> None:

@@ -1,5 +1,7 @@
 """Shared state of the routes of one server process. Typed, created once, returned by `get_state`."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -12,18 +14,20 @@ from metier.runtime.runs import Runtime
 from metier.server.feed import Feed
 from metier.server.metrics import ServerMetrics
 from metier.server.problems import HttpProblem
-from metier.server.recipe import Recipe
 from metier.server.security.guard import Access
-from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import User
+from metier.server.security.users import LoginCodes, User
+from metier.server.server_config import ServerConfig
 from metier.settings.sections import ServerOptions
 from metier.telemetry.redaction import Redactor
+
+type Lifespan = Callable[[], AbstractAsyncContextManager[None]]
+"""A context that is entered while the server serves."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
     host: Host
-    recipe: Recipe
+    config: ServerConfig
     access: Access
     codes: LoginCodes
     redactor: Redactor

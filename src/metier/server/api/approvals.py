@@ -8,8 +8,7 @@ from starlette.responses import Response
 
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approval_questions import Reply
-from metier.server.api.answers import Listing, answer, answer_page
-from metier.server.body import Body
+from metier.server.api.bodies import Body, Listing, answer, answer_page
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import check_grant, decide

@@ -9,9 +9,8 @@ from starlette.responses import Response
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.index_rows import iso
-from metier.server.api.answers import Listing, PageSize, answer, answer_page
+from metier.server.api.bodies import Body, Listing, PageSize, answer, answer_page
 from metier.server.api.starting import MAX_TEXT, RunLimits, use_limits
-from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import State

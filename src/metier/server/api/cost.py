@@ -8,9 +8,9 @@ from pydantic import JsonValue
 from starlette.responses import PlainTextResponse, Response
 
 from metier.runtime.history.spending import parse_since, read_spending
-from metier.server.api.answers import answer
+from metier.server.api.bodies import answer
+from metier.server.api.health import read_queue
 from metier.server.idempotency import Document
-from metier.server.queue_health import read_queue
 from metier.server.state import ServerState, State
 from metier.store.usage import UNFINISHED, UsageTotal
 from metier.version import __version__

@@ -21,7 +21,7 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.runtime.workspace.tasks import get_task
-from metier.server.api.answers import Listing, answer, answer_page
+from metier.server.api.bodies import Listing, answer, answer_page
 from metier.server.api.starting import RunLimits, start_once, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem

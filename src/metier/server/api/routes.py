@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from metier.server.api import approvals, conversations, cost, definitions, health, run_events, runs, schedules
+from metier.server.api import approvals, conversations, cost, definitions, health, runs, schedules
 from metier.server.problems import ProblemDocument
 from metier.server.state import ServerState
 
@@ -27,7 +27,7 @@ FAILURES: dict[int | str, dict[str, object]] = {
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
-    for module in (health, run_events, runs, approvals, definitions, conversations, schedules, cost):
+    for module in (health, runs, approvals, definitions, conversations, schedules, cost):
         # Not by a router between: that one would build all its routes now, and each again at the first request.
         app.include_router(module.router, prefix=PREFIX, responses={**FAILURES})
     state.access.allow_writes(rf"{PREFIX}/approvals/[^/]+/(approve|deny)", "approver")

@@ -11,7 +11,7 @@ from metier.runtime.queue.detached import submit
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
-from metier.server.body import Body
+from metier.server.api.bodies import Body
 from metier.server.idempotency import Document, Once
 from metier.server.state import ServerState, get_state
 from metier.store.failures import RunExists
@@ -69,8 +69,12 @@ def use_limits(state: ServerState, limits: RunLimits) -> Runtime:
     given = {key: str(value) for key, value in flags.items() if value not in ("", None)}
     if not given:
         return state.runtime
-    host, recipe = state.runtime.host, state.recipe
+    host, config = state.runtime.host, state.config
     opened = open_host(
-        recipe.folder, environ=recipe.environ, home=recipe.home, flags={**recipe.flags, **given}, config=recipe.config
+        config.folder,
+        environ=config.environ,
+        home=config.home,
+        flags={**config.flags, **given},
+        config=config.settings_file,
     )
     return Runtime(replace(host, settings=opened.host.settings), state.runtime.store)

@@ -10,45 +10,30 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from metier.server.console import (
-    audit_pages,
-    bulk_pages,
     chat_pages,
-    eval_pages,
-    health_pages,
     inbox_pages,
     live,
-    policy_pages,
-    prompt_pages,
+    report_pages,
     run_list,
     run_pages,
-    schedule_pages,
-    skill_pages,
     task_pages,
-    usage_pages,
+    workspace_pages,
 )
-from metier.server.console.health_pages import Checkup
 from metier.server.console.live import Pulse
 from metier.server.console.rendering import build_console_environment
-from metier.server.mounts import Lifespan
-from metier.server.state import ServerState
+from metier.server.console.workspace_pages import Checkup
+from metier.server.state import Lifespan, ServerState
 from metier.views.page.environment import STYLE_FILE
 
 STATIC = Path(__file__).parent / "static"
 _ROUTERS: tuple[APIRouter, ...] = (
     inbox_pages.router,
-    bulk_pages.router,  # before the page of a run, whose path matches too
-    run_list.router,
+    run_list.router,  # before the pages of a run, whose path matches `/runs/bulk` too
     run_pages.router,
-    prompt_pages.router,
     chat_pages.router,
     task_pages.router,
-    skill_pages.router,
-    eval_pages.router,
-    policy_pages.router,
-    usage_pages.router,
-    schedule_pages.router,
-    health_pages.router,
-    audit_pages.router,
+    report_pages.router,
+    workspace_pages.router,
     live.router,
 )
 _DECISIONS = (r"/approvals/[^/]+(/edit)?", r"/inbox/many", r"/runs/[^/]+/(answer|doubt|accept|raise|resume)")

@@ -1,13 +1,15 @@
-"""The user of a request, with a role, known by a token or by the cookie that the token was exchanged for."""
+"""Users of the server: roles and grants, tokens, one-time login codes and session cookies."""
 
 import base64
 import hashlib
 import hmac
 import json
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Literal, cast
 
 from msgspec import Struct
@@ -129,3 +131,45 @@ def _parse_entry(entry: str) -> tuple[str, User]:
     role, *grants = roles.split("+")
     # The pattern of the setting admits no other words.
     return digest, User(name=name, role=cast("Role", role), grants=frozenset(cast("list[Grant]", grants)))
+
+
+LIFETIME_SECONDS = 600
+
+
+class LoginCodes(Struct, frozen=True):
+    folder: Path
+    """Belongs to the user that runs the server alone."""
+
+    def issue(self, user: User) -> str:
+        """A code that signs in as this user, once, within ten minutes."""
+        code = secrets.token_urlsafe(24)
+        file = self._find(code)
+        file.touch(mode=0o600)
+        file.write_text(json.dumps([user.name, user.role]), encoding="utf-8")
+        return code
+
+    def redeem(self, code: str) -> User | None:
+        """The user of a code; None where it is unknown, used or too old."""
+        file = self._find(code)
+        try:
+            made_at, text = file.stat().st_mtime, file.read_text(encoding="utf-8")
+            file.unlink()  # fails for all but one of those that redeem it at the same time
+        except OSError:
+            return None
+        if time.time() - made_at > LIFETIME_SECONDS:
+            return None
+        name, role = _parse(text)
+        return User(name=name, role=role)
+
+    def clear(self) -> None:
+        """Remove codes that were never used."""
+        for file in self.folder.glob("code-*"):
+            file.unlink(missing_ok=True)
+
+    def _find(self, code: str) -> Path:
+        return self.folder / f"code-{digest_token(code)}"
+
+
+def _parse(text: str) -> tuple[str, Role]:
+    name, role = json.loads(text)  # written by `issue`
+    return name, role

@@ -1,4 +1,4 @@
-"""Everything that a server process is started with. Plain values: the process of every worker gets the same."""
+"""Configuration of a server process, in plain values that can be sent to other processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from metier.runtime.opened_host import OpenedHost, open_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class ServerConfig:
     folder: Path
     home: Path
     environ: Mapping[str, str] = field(repr=False)
@@ -18,14 +18,15 @@ class Recipe:
     key: bytes = field(repr=False)
     """Signs sessions."""
     private: Path
-    """A folder of this server that its user alone may read, for one-time codes."""
+    """Folder for one-time codes, readable only by the user that runs the server."""
     port: int
-    """The one that it listens at."""
-    config: Path | None = None
+    """Port that the server listens on."""
+    settings_file: Path | None = None
+    """The file of `--config`; None to look for one."""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     owner: str = field(default_factory=lambda: get_user() or "operator")
-    """Under which name the holder of the server's own token goes."""
+    """User name of the holder of the server's own token."""
 
     def open(self) -> OpenedHost:
-        """Raises `UsageError`, `ConfigError`."""
-        return open_host(self.folder, environ=self.environ, home=self.home, flags=self.flags, config=self.config)
+        """Read the settings. Raises `UsageError`, `ConfigError`."""
+        return open_host(self.folder, environ=self.environ, home=self.home, flags=self.flags, config=self.settings_file)

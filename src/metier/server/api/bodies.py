@@ -4,18 +4,24 @@ from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 from fastapi import Query
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 from starlette.responses import JSONResponse, Response
 
-from metier.server.body import Body
 from metier.server.idempotency import Document
 from metier.server.state import ServerState
 from metier.telemetry.redaction import Json
+from metier.values import Value
 
 type Cursor = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before.")]
 type PageSize = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 
 _DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+
+
+class Body(Value):
+    """A request or response body. Built when its class is defined, because FastAPI reads the schema at once."""
+
+    model_config = ConfigDict(defer_build=False)
 
 
 class Listing(Body):
