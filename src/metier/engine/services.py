@@ -151,7 +151,7 @@ class Services(Struct, frozen=True, kw_only=True):
     facts: FactBook
     policy: Policy
     tools: Toolbox
-    shelf: SkillIndex
+    skill_index: SkillIndex
     instructions: Instructions
     model: ModelOptions
     runtime: RuntimeOptions

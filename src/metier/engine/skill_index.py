@@ -74,7 +74,7 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
         return str(package.folder)
 
 
-def build_shelf(
+def build_skill_index(
     packages: Sequence[SkillPackage],
     *,
     workspace: Path,

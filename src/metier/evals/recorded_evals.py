@@ -111,7 +111,9 @@ def _compare_layers(then: Instructions, now: Instructions) -> list[str]:
 
 def _compare_tools(then: tuple[ToolInfo, ...], services: Services, host: Host) -> list[str]:
     """Compare tools, except those of toolsets and servers, which a replay does not start."""
-    known = {info.name: info for info in Toolbox(list_tools(tuple(services.shelf.packages.values()), host)).infos()}
+    known = {
+        info.name: info for info in Toolbox(list_tools(tuple(services.skill_index.packages.values()), host)).infos()
+    }
     changed: list[str] = []
     for info in then:
         if "." in info.name or "/" in info.name:

@@ -53,7 +53,7 @@ from metier.runtime.workspace.policy import (
     list_outside_scripts,
 )
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.skill_catalog import list_blocked, open_shelf
+from metier.runtime.workspace.skill_catalog import list_blocked, open_skill_index
 from metier.runtime.workspace.tasks import choose_tools, list_changed_task
 from metier.runtime.workspace.trust import get_withheld
 from metier.skills.package import SkillPackage
@@ -88,8 +88,10 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
-        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *list_blocked(host, packages)))
-        opened.push_async_callback((models := open_models(host, facts, shelf, run=run)).aclose)
+        skill_index = _open_skill_index(
+            packages, run, (*agent.problems, *toolsets.problems, *list_blocked(host, packages))
+        )
+        opened.push_async_callback((models := open_models(host, facts, skill_index, run=run)).aclose)
         own = _list_own(packages, host, run=run, confinement=confinement, reading=reading, policy_file=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
@@ -108,7 +110,7 @@ async def build_services(
             find_new_denial=NewDenials(host.workspace, policy.text, tools=tools, root=host.root).find,
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
-            shelf=shelf,
+            skill_index=skill_index,
             instructions=guidance.instructions,
             model=get_model_options(host, models.provider),
             runtime=settings.runtime,
@@ -153,12 +155,14 @@ def _name_level(reading: Confinement | None) -> ReadingLevel:
     return reading.level if reading is not None else "none"
 
 
-def _open_shelf(packages: Sequence[SkillPackage], run: PreparedRun, problems: Sequence[Problem]) -> SkillIndex:
+def _open_skill_index(packages: Sequence[SkillPackage], run: PreparedRun, problems: Sequence[Problem]) -> SkillIndex:
     """Open the skill index; its load time includes reading the skills."""
     agent, clock = run.agent, run.agent.host.clock
     started = clock.monotonic()
-    shelf = open_shelf(packages, agent.host, web=agent.web, problems=problems, is_asking=not run.is_plan_only)
-    return replace(shelf, load_ms=round(agent.load_ms + measure_ms(clock, started), 3))
+    skill_index = open_skill_index(
+        packages, agent.host, web=agent.web, problems=problems, is_asking=not run.is_plan_only
+    )
+    return replace(skill_index, load_ms=round(agent.load_ms + measure_ms(clock, started), 3))
 
 
 def _list_callable(

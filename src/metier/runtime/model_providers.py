@@ -105,7 +105,7 @@ def _has_key(name: str, host: Host) -> bool:
     return find_key_variable(BUILT_IN[name].keys, host.environ, configured=configured) is not None
 
 
-def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
+def open_models(host: Host, facts: FactBook, skill_index: SkillIndex, *, run: PreparedRun) -> Models:
     """Open the provider and its fallbacks. Raises `UsageError`.
 
     One without a key is an `UnavailableProvider`: a resumed run reports it.
@@ -116,7 +116,7 @@ def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: Prepared
     if host.provider is not None:
         return guard(Models(host.provider), options.allowed_models)
     if options.provider == OFFLINE:
-        return Models(_open_offline(host, shelf, run))
+        return Models(_open_offline(host, skill_index, run))
     if options.provider.startswith(PLUGIN):
         build = get_brought(
             options.provider, [each.providers for each in host.plugins], kind="provider", failure=UsageError
@@ -176,7 +176,7 @@ def _open_fallbacks(host: Host, facts: FactBook, primary: Provider) -> tuple[Can
     return tuple(candidates)
 
 
-def _open_offline(host: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
+def _open_offline(host: Host, skill_index: SkillIndex, run: PreparedRun) -> Provider:
     run_folder = run.folder
     named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
     is_chosen = named is not None and INHERIT not in named
@@ -186,10 +186,10 @@ def _open_offline(host: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
         previous=str(run_folder / RESULTS),
         has_given=bool(run.given_results),
     )
-    packages = tuple(shelf.packages.values())
+    packages = tuple(skill_index.packages.values())
     return build_offline(
         packages,
-        _rank(shelf),
+        _rank(skill_index),
         places=places,
         # The author of the step has chosen: how well the words match does not matter then.
         min_score=0 if is_chosen else host.settings.skills.prefilter_min_score,
@@ -198,8 +198,8 @@ def _open_offline(host: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
     )
 
 
-def _rank(shelf: SkillIndex) -> Callable[[str], list[tuple[str, float]]]:
+def _rank(skill_index: SkillIndex) -> Callable[[str], list[tuple[str, float]]]:
     def rank(request: str) -> list[tuple[str, float]]:
-        return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, RANKED)]
+        return [(hit.skill_name, hit.score) for hit in skill_index.index.rank(request, RANKED)]
 
     return rank

@@ -458,7 +458,7 @@ def is_work_of_skill(name: str, tools: Toolbox) -> bool:
 
 async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult:
     name = str(step.action.params.get("skill", ""))
-    package = services.shelf.find(name)
+    package = services.skill_index.find(name)
     if package is None:
         return ToolResult(ok=False, error=f"There is no skill {name!r}", meta={"code": "not_found"})
     return ToolResult(
@@ -468,16 +468,16 @@ async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult
 
 async def _read_skill_files(step: Step, log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
-    package = services.shelf.find(log.state.skill) if log.state.skill else None
+    package = services.skill_index.find(log.state.skill) if log.state.skill else None
     if package is None:
         return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
     paths = [str(path) for path in cast("list[JsonValue]", arguments.get("paths") or [])]  # checked by the schema
-    skill = services.shelf.text(log.state.skill)
+    skill = services.skill_index.text(log.state.skill)
     denied = {path: reason for path in paths if (reason := _get_denial(path, package, log=log, services=services))}
     disclosure = disclose_files(
         skill,
         [path for path in paths if path not in denied],
-        read=services.shelf.reader(log.state.skill),
+        read=services.skill_index.reader(log.state.skill),
         limits=get_disclosure_limits(services),
     )
     refused = (*disclosure.refused, *(f"{path}: {reason}" for path, reason in denied.items()))
@@ -507,9 +507,9 @@ def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Serv
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
     query = str(arguments.get("query", ""))
-    near = await services.shelf.get_similar(services.clean(query))
-    found = rank_skills(services.shelf.index, query, count=services.skills.prefilter_top_k, similar=near.ranked)
-    lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
+    near = await services.skill_index.get_similar(services.clean(query))
+    found = rank_skills(services.skill_index.index, query, count=services.skills.prefilter_top_k, similar=near.ranked)
+    lines = [f"- {name}: {text}" for name, text in services.skill_index.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
 
 

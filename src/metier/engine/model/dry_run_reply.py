@@ -84,7 +84,7 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
 
 def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonValue]:
     """Return the arguments that are known before a user is asked: the skill whose script would run."""
-    package = services.shelf.find(state.skill) if tool == "script_run" and state.skill else None
+    package = services.skill_index.find(state.skill) if tool == "script_run" and state.skill else None
     if package is None:
         return {}
     entrypoint = package.definition.entrypoint
@@ -94,7 +94,9 @@ def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonVa
 
 def _list_toolsets(services: Services) -> list[JsonValue]:
     """List skills whose toolsets describe themselves by running, which a dry run avoids."""
-    return [package.definition.name for package in services.shelf.packages.values() if package.definition.toolsets]
+    return [
+        package.definition.name for package in services.skill_index.packages.values() if package.definition.toolsets
+    ]
 
 
 def _rounded(price: float | None) -> float | None:

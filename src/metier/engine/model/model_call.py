@@ -253,14 +253,14 @@ def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decod
     A decision in JSON that selects one has no call to answer, so it is sent back as a whole.
     """
     chosen = outcome.decision.selected_skill
-    if outcome.path == "json" and chosen and services.shelf.find(chosen) is None:
+    if outcome.path == "json" and chosen and services.skill_index.find(chosen) is None:
         message = _describe_unknown_skill(chosen, services)
         return Undecodable(reason="invalid_decision", message=message, can_repair=True)
     steps: list[ActionStep] = []
     rejected = list(outcome.rejected)
     for step in outcome.decision.planned_actions:
         name = str(step.params.get("skill", ""))
-        if step.type != "call_skill" or services.shelf.find(name) is not None:
+        if step.type != "call_skill" or services.skill_index.find(name) is not None:
             steps.append(_name_skill(step, name, services) if step.type == "call_skill" else step)
             continue
         message = _describe_unknown_skill(name, services)
@@ -275,7 +275,7 @@ def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decod
 
 
 def _describe_unknown_skill(name: str, services: Services) -> str:
-    hint = hint_skill(name, services.shelf.packages) or "skill_search finds skills by words"
+    hint = hint_skill(name, services.skill_index.packages) or "skill_search finds skills by words"
     return f"There is no skill {name!r}. {hint}"
 
 
@@ -286,7 +286,7 @@ def _name_skill(step: ActionStep, name: str, services: Services) -> ActionStep:
 
 
 def _get_own_name(name: str, services: Services) -> str:
-    package = services.shelf.find(name)
+    package = services.skill_index.find(name)
     is_same = package is None or canonical_name(package.definition.name) == canonical_name(name)
     return name if package is None or is_same else package.definition.name
 
@@ -294,7 +294,7 @@ def _get_own_name(name: str, services: Services) -> str:
 def _may_select(skill: str, state: RunState, services: Services) -> bool:
     """Check a JSON decision's skill, which is subject to the same restrictions as a call."""
     wanted = ActionStep(type="call_skill", params={"skill": skill})
-    is_there = services.shelf.find(skill) is not None
+    is_there = services.skill_index.find(skill) is not None
     return is_there and services.policy.judge(wanted, skill=state.skill).decision != "deny"
 
 

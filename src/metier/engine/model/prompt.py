@@ -84,7 +84,7 @@ def _list_other_names(tools: Sequence[ToolSpec], services: Services) -> dict[str
 
 def list_hidden(skill: str, services: Services) -> frozenset[str]:
     """List the tools of the run that the skill in charge leaves out."""
-    package = services.shelf.find(skill) if skill else None
+    package = services.skill_index.find(skill) if skill else None
     if package is None:
         return frozenset()
     hidden = {RUN_TASK} if find_limit(package.definition.tasks) == () else set[str]()
@@ -113,7 +113,7 @@ def _fits_catalog(names: Sequence[str], services: Services) -> bool:
     left = min(CATALOG_TOKENS, get_budget(services).limit // CATALOG_SHARE)
     for name in names:
         # One by one: in a catalog of thousands the first few dozen tell that it does not fit.
-        left -= estimate_tokens(render_catalog(services.shelf.describe([name]), ()))
+        left -= estimate_tokens(render_catalog(services.skill_index.describe([name]), ()))
         if left < 0:
             return False
     return True
@@ -123,7 +123,7 @@ def build_catalog(state: RunState, services: Services) -> str:
     """Build the catalog of skills for the model, while none is in charge; empty if there is none."""
     shown = list_described(state, services)
     others = [name for name in state.skills if name not in shown]
-    return render_catalog(services.shelf.describe(shown), others) if state.skills else ""
+    return render_catalog(services.skill_index.describe(shown), others) if state.skills else ""
 
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:

@@ -53,15 +53,15 @@ _LOADED_CODES = frozenset(
 
 
 async def load_catalog(log: RunLog, services: Services) -> None:
-    names = tuple(package.definition.name for package in services.shelf.packages.values())
+    names = tuple(package.definition.name for package in services.skill_index.packages.values())
     report_skill_problems(log, services)
-    problems = len(services.shelf.problems)
-    await log.record(CatalogLoaded(skills=names, problems=problems, duration_ms=services.shelf.load_ms))
+    problems = len(services.skill_index.problems)
+    await log.record(CatalogLoaded(skills=names, problems=problems, duration_ms=services.skill_index.load_ms))
 
 
 def report_skill_problems(log: RunLog, services: Services) -> None:
     """Emit an event for each skill that can't be loaded and for each unknown name."""
-    for problem in services.shelf.problems:
+    for problem in services.skill_index.problems:
         log.emit(_describe_problem(problem))
 
 
@@ -82,7 +82,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
         await log.record(recorded)
         return
     task = log.state.started.task
-    found = await services.shelf.get_similar(services.clean(task))
+    found = await services.skill_index.get_similar(services.clean(task))
     if found.failure:
         log.emit(EmbeddingsUnavailable(reason=found.failure))
     try:
@@ -98,7 +98,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
 def _describe_scores(task: str, services: Services, *, similar: Sequence[Similar]) -> SkillPrefilterCompleted:
     """Describe the best scores of a request without a matching skill, so that a user can adjust it or the settings."""
     options = services.skills
-    index = services.shelf.index
+    index = services.skill_index.index
     ranked = rank_index(index, task, count=options.prefilter_top_k, similar=similar)
     return SkillPrefilterCompleted(
         query=task[:SUMMARY_CHARACTERS],
@@ -121,7 +121,7 @@ def _describe_catalog(catalog: str, state: RunState, services: Services) -> Skil
     """
     files = [
         DisclosedFile(path=f"{name}/SKILL.md", section="description", bytes=_size(text), tokens=estimate_tokens(text))
-        for name, text in services.shelf.describe(list_described(state, services))
+        for name, text in services.skill_index.describe(list_described(state, services))
     ]
     return SkillDisclosureLoaded(
         skill_name="",
@@ -140,11 +140,13 @@ def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] =
     """Return the candidates for a task. Raises `NoSkillMatches` if the settings require one and there is none."""
     options = services.skills
     chosen = prefilter(
-        services.shelf.index,
+        services.skill_index.index,
         task,
         top_k=options.prefilter_top_k,
         min_score=options.prefilter_min_score,
-        strategy=options.prefilter_zero_candidate_strategy if len(services.shelf.index) else "fallback_all_skills",
+        strategy=options.prefilter_zero_candidate_strategy
+        if len(services.skill_index.index)
+        else "fallback_all_skills",
         similar=similar,
     )
     strategy = options.prefilter_zero_candidate_strategy if chosen.fell_back else ""
@@ -160,20 +162,20 @@ def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] =
 
 async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
     """Disclose the overview and scripts of a new skill in charge, and requested files."""
-    if not action.skill or services.shelf.find(action.skill) is None:
+    if not action.skill or services.skill_index.find(action.skill) is None:
         await log.record(ContextDisclosed())
         return
-    skill = services.shelf.text(action.skill)
+    skill = services.skill_index.text(action.skill)
     found: list[Disclosure] = []
     if log.state.needs_overview:
-        for problem in _list_outside_scripts(services.shelf.get(action.skill).definition):
+        for problem in _list_outside_scripts(services.skill_index.get(action.skill).definition):
             log.emit(_describe_problem(problem))
         found += [disclose_overview(skill, get_disclosure_limits(services)), disclose_scripts(skill)]
     if action.paths:
         shown = frozenset(
             piece.file.path for piece in log.state.pieces if piece.skill == skill.name and piece.stage == 2
         )
-        reader = services.shelf.reader(action.skill)
+        reader = services.skill_index.reader(action.skill)
         found.append(
             disclose_files(skill, action.paths, read=reader, limits=get_disclosure_limits(services), shown=shown)
         )

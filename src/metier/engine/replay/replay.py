@@ -76,10 +76,10 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
     provider = _RecordedProvider(tape, _get_provider(entries))
     access = partial(_read_recorded_access, tape, state)
     features = _RecordedFeatures(tape)
-    shelf = replace(services.shelf, similarities=_RecordedSimilarities(tape))
+    skill_index = replace(services.skill_index, similarities=_RecordedSimilarities(tape))
     played = replace(
         services,
-        shelf=shelf,
+        skill_index=skill_index,
         store=store,
         provider=provider,
         fallbacks=(),

@@ -113,10 +113,10 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     run = await prepare_run(agent, runtime.store, host=host, folder=folder, request=replace(request, mode="dry_run"))
     async with build_services(run.agent.host, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
-        names = tuple(package.definition.name for package in services.shelf.packages.values())
+        names = tuple(package.definition.name for package in services.skill_index.packages.values())
         apply(state, await build_start(request, run, services, pins={}))
         apply(state, CatalogLoaded(skills=names))
-        near = await services.shelf.get_similar(services.clean(request.task))
+        near = await services.skill_index.get_similar(services.clean(request.task))
         apply(state, build_ranking(request.task, services, similar=near.ranked))
         apply(state, ContextDisclosed())
         asking = Asking(services.read_access(), asks_for_json(services))

@@ -22,7 +22,7 @@ from metier.engine.replay.recorded_store import RecordedStore
 from metier.engine.replay.recording import Recording
 from metier.engine.replay.replay import Replayed, replay
 from metier.engine.services import Services
-from metier.engine.skill_index import build_shelf
+from metier.engine.skill_index import build_skill_index
 from metier.engine.state.authority import find_authority, find_origin
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
@@ -193,7 +193,9 @@ async def build_replay_services(
         facts=load_facts(),
         policy=narrow(host, await bind(policy, run, store, tools=tools)),
         tools=tools,
-        shelf=build_shelf(packages, workspace=host.workspace, problems=_problems(entries), cache_folder=host.cache),
+        skill_index=build_skill_index(
+            packages, workspace=host.workspace, problems=_problems(entries), cache_folder=host.cache
+        ),
         instructions=instructions if changes.base is None else dataclasses.replace(instructions, base=changes.base),
         model=get_model_options(host, provider),
         runtime=settings.runtime,

@@ -110,7 +110,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     store, agent = services.store, run.agent
     settings = agent.host.settings
     policy = read_policy_file(agent.host.workspace)
-    packages = tuple(services.shelf.packages.values())
+    packages = tuple(services.skill_index.packages.values())
     trusted = tuple(
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
     )

@@ -12,7 +12,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
 from metier.definitions.skills.sources import get_bundled_folder
-from metier.engine.skill_index import SkillIndex, build_shelf
+from metier.engine.skill_index import SkillIndex, build_skill_index
 from metier.errors import SkillNotFound
 from metier.routing.prefilter import rank_request
 from metier.routing.similar_opening import Surroundings, open_similarities
@@ -96,7 +96,7 @@ def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
     return activate(found, tuple(names) or "none")
 
 
-def open_shelf(
+def open_skill_index(
     packages: Sequence[SkillPackage],
     host: Host,
     *,
@@ -108,10 +108,10 @@ def open_shelf(
 
     A model in a folder ranks for it too, so that a plan and a shown prompt have the skills that the run would have.
     """
-    shelf = build_shelf(packages, workspace=host.workspace, problems=problems, cache_folder=host.cache)
+    skill_index = build_skill_index(packages, workspace=host.workspace, problems=problems, cache_folder=host.cache)
     options = host.settings.embeddings
     if options is None or not (is_asking or options.folder):
-        return shelf
+        return skill_index
     similarities = open_similarities(
         [package.definition for package in packages],
         options,
@@ -119,7 +119,7 @@ def open_shelf(
         allowed_domains=web.allowed_domains,
         denied_domains=web.denied_domains,
     )
-    return replace(shelf, similarities=similarities)
+    return replace(skill_index, similarities=similarities)
 
 
 class SkillStanding(Struct, frozen=True, kw_only=True):
@@ -176,6 +176,6 @@ def describe_skill(host: Host, name: str) -> SkillDetails:
 async def probe_skills(host: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
     """Return the active skills in the order in which a run would consider them for this request. Calls no model."""
     packages, _ = await run_sync(get_skills, host)
-    shelf = await run_sync(open_shelf, packages, host)
-    near = await shelf.get_similar(request)
-    return rank_request(shelf.index, request, count=count, similar=near.ranked) if len(shelf.index) else ()
+    skill_index = await run_sync(open_skill_index, packages, host)
+    near = await skill_index.get_similar(request)
+    return rank_request(skill_index.index, request, count=count, similar=near.ranked) if len(skill_index.index) else ()
