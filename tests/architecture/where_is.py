@@ -17,6 +17,11 @@ ANSWERS = (
     Answer("Where is the envelope of an event?", "events/record.py", "class EventRecord("),
     Answer("Where is the one loop that drives every run?", "engine/loop.py", "async def drive("),
     Answer("Where is a request sent to the model and its reply recorded?", "engine/model/model_call.py", "async def "),
+    Answer("Where is outside text redacted before it is recorded?", "engine/redaction.py", "def redact["),
+    Answer("Where does a run stop at its budget?", "engine/decide.py", "def _stop_at_budget("),
+    Answer(
+        "Where is an approval bound to its arguments?", "engine/execution/approval_requests.py", "def bind_approval("
+    ),
     Answer("What happens to a step that a crash left in doubt?", "engine/execution/recovery.py", "async def "),
     Answer("Where is a recorded run driven again without effects?", "engine/replay/replay.py", "class "),
     Answer("How do the rules judge a call?", "approval/judge.py", "def "),

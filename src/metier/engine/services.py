@@ -163,9 +163,9 @@ class Services(Struct, frozen=True, kw_only=True):
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
     machine: MachineIdentity = msgspec.field(default_factory=identify_machine)
     """The machine on which effects happen; intents name it."""
-    clean: Callable[[str], str]
-    """Redacts and sanitizes outside text before the model, the journal or the log sees it."""
-    clean_body: Callable[[JsonValue], JsonValue] | None = None
+    redact: Callable[[str], str]
+    """Removes secrets and control characters from text; the engine calls it in `engine.redaction`."""
+    redact_body: Callable[[JsonValue], JsonValue] | None = None
     """Does the same to a whole request or reply; None if these are not stored."""
     find_new_denial: Callable[[ActionStep], str] = lambda _: ""
     """Returns why a rule added after the start denies a call; empty if none does. Only narrows."""

@@ -1,6 +1,6 @@
 """The skills a run may use: ranked for its request, and shown piece by piece. Reads files; decides nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,9 +31,11 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
     """Milliseconds of loading; 0 if not measured."""
     similarities: Similarities | None = None
     """Finds skills by meaning; None if the settings configure no embeddings."""
+    redact: Callable[[str], str] = str
+    """Removes secrets from a request before `similarities` gets it."""
 
     async def get_similar(self, query: str) -> FoundSimilar:
-        return await self.similarities.find(query) if self.similarities is not None else FoundSimilar()
+        return await self.similarities.find(self.redact(query)) if self.similarities is not None else FoundSimilar()
 
     def find(self, name: str) -> SkillPackage | None:
         """Return a skill by name, or by ID."""

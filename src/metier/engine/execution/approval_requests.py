@@ -14,6 +14,7 @@ from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
 from metier.engine.execution.judged_paths import get_leads, get_question, render_leads
 from metier.engine.journal import RunLog
+from metier.engine.redaction import redact
 from metier.engine.services import Services
 from metier.engine.state.steps import Step
 from metier.store.base import ApprovalRow
@@ -71,7 +72,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
         reason=reason,
         expires_at=expires.isoformat(),
         justification=log.state.decision.reasoning_summary if log.state.decision else "",
-        preview=services.clean(shown)[:MAX_PREVIEW_CHARACTERS],
+        preview=redact(shown, services)[:MAX_PREVIEW_CHARACTERS],
         base=preview.base if preview else "",
         leads_to=tuple(leads.values()),
         input_schema=tool.info.input_schema if tool else {},

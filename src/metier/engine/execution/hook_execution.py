@@ -3,7 +3,7 @@
 A kill before the record is written means that they run again: like a call of a model, a hook runs at least once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from anyio.to_thread import run_sync
@@ -15,6 +15,7 @@ from metier.engine import actions as a
 from metier.engine.entries.step import FileChange, HookOutcome, HooksRan
 from metier.engine.execution.file_changes import keep
 from metier.engine.journal import RunLog
+from metier.engine.redaction import redact
 from metier.engine.services import Services
 from metier.engine.state.due_hooks import get_notification, list_due
 from metier.engine.state.run_state import RunState
@@ -47,8 +48,8 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
     ran = HooksRan(event=action.event, step_id=action.step_id)
     for hook in due:
         data = build_input(_build_moment(action, log.state, services, arguments=arguments))
-        result = await services.hooks.run(hook, data) if services.hooks is not None else _refuse()
-        ran = _add(ran, hook, result, clean=services.clean)
+        result = redact(await services.hooks.run(hook, data), services) if services.hooks is not None else _refuse()
+        ran = _add(ran, hook, result, command=redact(" ".join((hook.command, *(hook.args or ()))), services))
         if result.answer.updated_input is not None and action.event == "PreToolUse":
             tool, _ = name_call(log.state.step(action.step_id).action)
             updated = result.answer.updated_input
@@ -77,16 +78,16 @@ def _refuse() -> HookRun:
     return HookRun(status="not_started", problem="Hooks cannot be run here")
 
 
-def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[str], str]) -> HooksRan:
+def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, command: str) -> HooksRan:
     """Merge the outcomes of hooks so far with one more: the strictest decision counts, texts are joined."""
     answer = _close(hook, result)
     outcome = HookOutcome(
-        command=clean(" ".join((hook.command, *(hook.args or ())))),
+        command=command,
         source=hook.source,
         status=result.status,
         decision=answer.decision,
         exit_code=result.exit_code,
-        message=clean(result.problem or answer.message),
+        message=result.problem or answer.message,
         ignored=answer.ignored,
         duration_ms=round(result.duration_seconds * 1000, 3),
     )
@@ -95,8 +96,8 @@ def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[
         ran,
         outcomes=(*ran.outcomes, outcome),
         decision=answer.decision if is_stricter else ran.decision,
-        reason=clean(answer.reason) if is_stricter else ran.reason,
-        context="\n".join(text for text in (ran.context, clean(answer.context)) if text),
+        reason=answer.reason if is_stricter else ran.reason,
+        context="\n".join(text for text in (ran.context, answer.context) if text),
     )
 
 

@@ -17,6 +17,7 @@ from metier.engine import actions as a
 from metier.engine.decide import describe_disabled
 from metier.engine.entries.task import ResultChecked
 from metier.engine.journal import RunLog
+from metier.engine.redaction import redact
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.tools.base import ToolContext
@@ -34,7 +35,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
         failures += await list_wrong_result(action.result, order.output_schema)
     for criterion in order.criteria:
         wrong = await _check(criterion, log, services) if criterion.is_checkable else ""
-        failures += [services.clean(f"{render_criterion(criterion)}: {wrong}")] if wrong else []
+        failures += [redact(f"{render_criterion(criterion)}: {wrong}", services)] if wrong else []
     can_repair = bool(failures) and log.state.unaccepted is None
     await log.record(ResultChecked(failures=tuple(failures), repair=can_repair))
 
@@ -86,4 +87,5 @@ async def _check_command(command: str, log: RunLog, services: Services) -> str:
         timeout_seconds=services.runtime.timeout_seconds,
     )
     result = await services.tools.call(SHELL, {"command": command}, context)
-    return "" if result.ok else f"it failed: {result.error.strip()[-TOLD_CHARACTERS:]}"
+    # Redacted before it is cut: the start of the cut could be the second half of a secret.
+    return "" if result.ok else f"it failed: {redact(result, services).error.strip()[-TOLD_CHARACTERS:]}"

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from metier.engine.journal import RunLog
 from metier.engine.model.media import keep_media
 from metier.engine.model.skill_selection import get_disclosure_limits
 from metier.engine.nearby_instructions import add_nearby
+from metier.engine.redaction import redact
 from metier.engine.services import Services
 from metier.engine.state.steps import Step, read_plan
 from metier.errors import unwrapped
@@ -138,7 +138,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             ended = [
                 result
                 if isinstance(result, StepFinished)
-                else _interrupted(step, services.clean(outputs.get(step.step_id, "")), duration_ms=duration)
+                else _interrupted(step, redact(outputs.get(step.step_id, ""), services), duration_ms=duration)
                 for result, step in zip(results, steps, strict=True)
             ]
             await log.record(
@@ -298,34 +298,37 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
     for payload in told:
         if not isinstance(payload, SkillStepExecuted):
             log.emit(payload)
-    return _add_facts(finished, told, services.clean)
+    return _add_facts(finished, told, services)
 
 
 def _find_wait(
     step: Step, result: ToolResult, log: RunLog, *, services: Services
 ) -> StepRetried | InputAsked | ChildRequested | None:
     """Return what an unfinished call waits for; None if the result is final."""
+    if result.is_final:
+        return None
+    result = redact(result, services)
     if result.wants_write:
-        return StepRetried(step_id=step.step_id, reason=services.clean(result.wants_write), wants_write=True)
+        return StepRetried(step_id=step.step_id, reason=result.wants_write, wants_write=True)
     if result.question is not None:
-        return replace(_build_question(step, result.question, services), spent=result.spent)
+        return replace(_build_question(step, result.question), spent=result.spent)
     if (work := result.handed_on) is not None:
         order = order_call(log.state, work.call)
         return ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
     return None
 
 
-def _build_question(step: Step, question: Question, services: Services) -> InputAsked:
+def _build_question(step: Step, question: Question) -> InputAsked:
     return InputAsked(
         request_id=f"in-{step.step_id}-{step.attempts}",
         step_id=step.step_id,
-        question=services.clean(question.text),
+        question=question.text,
         fields=question.fields,
         resumes=True,
     )
 
 
-def _add_facts(finished: StepFinished, told: list[Payload], clean: Callable[[str], str]) -> StepFinished:
+def _add_facts(finished: StepFinished, told: list[Payload], services: Services) -> StepFinished:
     """Add the tool's own facts about its process: exit code, sizes, and the output of a failed one."""
     facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
     if facts is None:
@@ -334,7 +337,8 @@ def _add_facts(finished: StepFinished, told: list[Payload], clean: Callable[[str
     known = {name: getattr(facts, name) for name in names}
     if finished.is_error:
         # The model reads both; the log keeps them apart.
-        summaries = {name: clean(getattr(facts, name)) for name in ("stdout_summary", "stderr_summary")}
+        facts = redact(facts, services)
+        summaries = {"stdout_summary": facts.stdout_summary, "stderr_summary": facts.stderr_summary}
         known |= {name: text for name, text in summaries.items() if text}
     return replace(finished, **known)
 
@@ -358,7 +362,8 @@ def build_context(
         attempt=max(1, step.attempts),
         answers=step.answers,
         artifacts=services.run_folder / "artifacts",
-        clean=services.clean,
+        # For output that a tool saves or truncates itself; the result is redacted again.
+        clean=services.redact,
         trace_parent=log.get_context(step.step_id),
         base_hash=find_approved_base(step),
         paths=build_guard(step, log.state, services),
@@ -405,7 +410,8 @@ async def build_finished(
     step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
 ) -> StepFinished:
     """Build the recorded result: redacted, bounded, and classified by the failure policy."""
-    text = services.clean(_as_text(result.output) if result.ok else _render_failure(name, result, services.clean))
+    redacted = redact(result, services)
+    text = _render_result(name, redacted, has_fields=isinstance(result.output, dict))
     kept = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
     is_cut = kept is not text
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
@@ -433,7 +439,7 @@ async def build_finished(
         spent=result.spent,
         outcome=_OUTCOMES.get(state) if not result.ok else None,
         skill_name=str(result.meta.get("skill") or get_owner(step.action)),
-        diff=services.clean(diff) if isinstance(diff := result.meta.get("diff"), str) else None,
+        diff=diff if isinstance(diff := redacted.meta.get("diff"), str) else None,
     )
 
 
@@ -507,7 +513,7 @@ def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Serv
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
     query = str(arguments.get("query", ""))
-    near = await services.skill_index.get_similar(services.clean(query))
+    near = await services.skill_index.get_similar(query)
     found = rank_skills(services.skill_index.index, query, count=services.skills.prefilter_top_k, similar=near.ranked)
     lines = [f"- {name}: {text}" for name, text in services.skill_index.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
@@ -532,18 +538,12 @@ def _sum_up_error(text: str) -> str:
     return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
 
 
-def _render_failure(name: str, result: ToolResult, clean: Callable[[str], str]) -> str:
-    """Render a failure for the model: error code and message as JSON if the tool has them, otherwise a sentence."""
-    if not isinstance(result.output, dict):
-        code = str(result.meta.get("code") or "execution_failed")
-        return write_failure(code, clean(result.error)) if answers_in_json(name) else result.error
-    # Cleaned before it is quoted: a secret with a quotation mark in it is known as it is, not as JSON writes it.
-    fields = {name: clean(value) if isinstance(value, str) else value for name, value in result.output.items()}
-    return _as_text(fields)
-
-
-def _as_text(output: JsonValue) -> str:
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+def _render_result(name: str, result: ToolResult, *, has_fields: bool) -> str:
+    """Render a redacted result for the model; a failure without fields of its own is JSON if its tool answers so."""
+    if result.ok or has_fields:
+        return str(result.output)
+    code = str(result.meta.get("code") or "execution_failed")
+    return write_failure(code, result.error) if answers_in_json(name) else result.error
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:

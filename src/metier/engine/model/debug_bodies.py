@@ -21,12 +21,12 @@ def dump_request(request: ModelRequest) -> JsonValue:
 
 
 def keep_request(action: CallModel, request: ModelRequest, services: Services) -> None:
-    if services.clean_body is not None:
+    if services.redact_body is not None:
         _keep(_name(action, "request"), dump_request(request), services)
 
 
 def keep_reply(action: CallModel, reply: ModelReply, services: Services) -> None:
-    if services.clean_body is not None:
+    if services.redact_body is not None:
         _keep(_name(action, "reply"), dump_fields(reply), services)
 
 
@@ -37,8 +37,8 @@ def _name(action: CallModel, kind: str) -> str:
 
 def _keep(name: str, body: JsonValue, services: Services) -> None:
     """Write the file, redacted like everything for people."""
-    assert services.clean_body is not None
+    assert services.redact_body is not None
     folder = services.run_folder / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    text = json.dumps(services.clean_body(body), ensure_ascii=False, indent=2) + "\n"
+    text = json.dumps(services.redact_body(body), ensure_ascii=False, indent=2) + "\n"
     (folder / name).write_text(text, encoding="utf-8", errors="replace")

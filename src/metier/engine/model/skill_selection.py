@@ -21,6 +21,7 @@ from metier.engine.entries.skill import (
 from metier.engine.journal import RunLog
 from metier.engine.model.prompt import build_catalog, list_described
 from metier.engine.projection import SUMMARY_CHARACTERS
+from metier.engine.redaction import redact
 from metier.engine.services import Services
 from metier.engine.state.run_state import RunState
 from metier.errors import NoSkillMatches
@@ -82,7 +83,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
         await log.record(recorded)
         return
     task = log.state.started.task
-    found = await services.skill_index.get_similar(services.clean(task))
+    found = await services.skill_index.get_similar(task)
     if found.failure:
         log.emit(EmbeddingsUnavailable(reason=found.failure))
     try:
@@ -213,6 +214,6 @@ async def _keep(disclosure: Disclosure, services: Services) -> list[DisclosedPie
     """Store the text as a blob: a resumed run shows the same bytes, even if the file changed."""
     kept: list[DisclosedPiece] = []
     for piece, file in zip(disclosure.pieces, disclosure.files, strict=True):
-        digest = await services.store.put_blob(services.clean(piece.text).encode("utf-8", "surrogatepass"))
+        digest = await services.store.put_blob(redact(piece.text, services).encode("utf-8", "surrogatepass"))
         kept.append(DisclosedPiece(skill=piece.skill, stage=piece.stage, file=file, digest=digest))
     return kept

@@ -116,7 +116,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         names = tuple(package.definition.name for package in services.skill_index.packages.values())
         apply(state, await build_start(request, run, services, pins={}))
         apply(state, CatalogLoaded(skills=names))
-        near = await services.skill_index.get_similar(services.clean(request.task))
+        near = await services.skill_index.get_similar(request.task)
         apply(state, build_ranking(request.task, services, similar=near.ranked))
         apply(state, ContextDisclosed())
         asking = Asking(services.read_access(), asks_for_json(services))

@@ -204,7 +204,7 @@ async def build_replay_services(
         ids=host.ids,
         workspace=host.workspace,
         run_folder=host.runs,
-        clean=lambda text: text,
+        redact=lambda text: text,
         partners=partners,
         task=run.task if run.is_planned else None,
         owner=host.owner,

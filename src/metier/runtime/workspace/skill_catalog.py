@@ -17,6 +17,7 @@ from metier.errors import SkillNotFound
 from metier.routing.prefilter import rank_request
 from metier.routing.similar_opening import Surroundings, open_similarities
 from metier.routing.skill import SkillCandidate
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.skills.activation import Activation, BrokenSkill, FoundSkills, activate, build_roots, get_packages
 from metier.skills.capabilities_report import CapabilityReport, build_report
@@ -119,7 +120,8 @@ def open_skill_index(
         allowed_domains=web.allowed_domains,
         denied_domains=web.denied_domains,
     )
-    return replace(skill_index, similarities=similarities)
+    # An embeddings service gets the request, so it is redacted like everything that leaves the machine.
+    return replace(skill_index, similarities=similarities, redact=build_host_cleaner(host).text)
 
 
 class SkillStanding(Struct, frozen=True, kw_only=True):
