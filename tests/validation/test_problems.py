@@ -22,7 +22,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
     *sorted((SOURCE / "definitions").rglob("*.py")),
     *(SOURCE / "capabilities" / f"{name}.py" for name in ("contract_reader", "sync_check")),
-    SOURCE / "approval" / "load.py",
+    SOURCE / "approval" / "scopes.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",
     SOURCE / "tools" / "hooks" / "definition.py",

@@ -12,10 +12,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from metier.approval.judge import RulePolicy
-from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import SHELL, RuleList, Scope
-from metier.approval.scopes import ScopeReader
+from metier.approval.scopes import RuleReading, RuleSource, ScopeReader, read_rules
 from metier.capabilities.contract_reader import check_capability
 from metier.context.control import CONTROL_NAMES
 from metier.decisions import ActionStep
