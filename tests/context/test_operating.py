@@ -15,11 +15,10 @@ from metier.context.operating import FILE_TOOLS, Family, Subjects, build_operati
 from metier.context.tokens import estimate_tokens, tool_tokens
 from metier.messages import ToolSpec
 from metier.prompts.texts import load_text, load_tool_text
-from metier.tools.files.edit import Edit
+from metier.tools.files.edit import Edit, Write
 from metier.tools.files.glob import Glob
 from metier.tools.files.grep import Grep
 from metier.tools.files.read import Read
-from metier.tools.files.write import Write
 from metier.tools.scripts.script_tools import ScriptHelp, ScriptList, ScriptRun
 from metier.tools.shell.bash import Bash
 from metier.tools.web.web_fetch import WebFetch

@@ -12,8 +12,7 @@ from pydantic import JsonValue
 
 from example_counts import examples
 from metier.tools.base import ToolContext
-from metier.tools.files.edit import Edit
-from metier.tools.files.text_change import preview_edit
+from metier.tools.files.edit import Edit, preview_edit
 
 pytestmark = pytest.mark.anyio
 
@@ -78,8 +77,8 @@ async def test_preview_shows_the_lines_of_the_real_file(tmp_path: Path) -> None:
 
     preview = preview_edit(bench.scope, {"path": "./a.txt", "old": "\n50\n", "new": "\nfifty\n"})
 
-    assert preview.path == "a.txt"
-    assert preview.diff.splitlines()[2:] == [
+    assert preview.text.startswith("--- a.txt\n")
+    assert preview.text.splitlines()[2:] == [
         "@@ -47,7 +47,7 @@", " 47", " 48", " 49", "-50", "+fifty", " 51", " 52", " 53",
     ]  # fmt: skip
 

@@ -14,9 +14,8 @@ from file_tools import Bench
 from msgspec.structs import replace
 
 from metier.tools.base import ToolContext
+from metier.tools.files.edit import Write, preview_write
 from metier.tools.files.file_replacement import NO_FILE
-from metier.tools.files.text_change import preview_write
-from metier.tools.files.write import Write
 from metier.tools.process.spool import read_spool
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +25,7 @@ import os, signal, sys, anyio
 from pathlib import Path
 from metier.tools.base import ToolContext
 from metier.tools.files.scope import Scope
-from metier.tools.files.write import Write
+from metier.tools.files.edit import Write
 call, workspace, spool = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 left = int(sys.argv[4])
 def watch(event, arguments):
@@ -83,7 +82,7 @@ async def test_approved_change_is_refused_when_the_file_is_another_one_now(tmp_p
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     preview = preview_write(bench.scope, "a.txt", "one\nzwei\n")
-    held = ToolContext(workspace=tmp_path, base_hash=preview.base_hash)
+    held = ToolContext(workspace=tmp_path, base_hash=preview.base)
     (tmp_path / "a.txt").write_text("somebody else\n")
 
     refused = await bench.call(Write(bench.scope), held, path="a.txt", content="one\nzwei\n")
@@ -92,8 +91,8 @@ async def test_approved_change_is_refused_when_the_file_is_another_one_now(tmp_p
 
     assert (refused.ok, refused.meta["code"]) == (False, "conflict")
     assert done.ok
-    assert preview.diff.splitlines() == ["--- a.txt", "+++ a.txt", "@@ -1,2 +1,2 @@", " one", "-two", "+zwei"]
-    assert preview.base_hash == hashlib.sha256(b"one\ntwo\n").hexdigest()
+    assert preview.text.splitlines() == ["--- a.txt", "+++ a.txt", "@@ -1,2 +1,2 @@", " one", "-two", "+zwei"]
+    assert preview.base == hashlib.sha256(b"one\ntwo\n").hexdigest()
 
 
 async def test_preview_of_a_new_or_large_file_is_bounded_and_changes_nothing(tmp_path: Path) -> None:
@@ -102,9 +101,10 @@ async def test_preview_of_a_new_or_large_file_is_bounded_and_changes_nothing(tmp
     new = preview_write(bench.scope, "x/new.txt", "hello")
     large = preview_write(bench.scope, "large.txt", "line\n" * 50_000)
 
-    assert (new.path, new.base_hash) == ("x/new.txt", NO_FILE)
-    assert new.diff.endswith("+hello\n\\ No newline at end of file\n")
-    assert len(large.diff) < 21_000
+    assert new.base == NO_FILE
+    assert new.text.startswith("--- x/new.txt\n")
+    assert new.text.endswith("+hello\n\\ No newline at end of file\n")
+    assert len(large.text) < 21_000
     assert os.listdir(tmp_path) == []  # noqa: PTH208  in a test nothing waits
 
 
@@ -165,7 +165,7 @@ import os, stat, sys, anyio
 from pathlib import Path
 from metier.tools.base import ToolContext
 from metier.tools.files.scope import Scope
-from metier.tools.files.write import Write
+from metier.tools.files.edit import Write
 workspace = Path(sys.argv[1])
 def watch(event, arguments):
     if event in ("os.chmod", "os.chown", "os.rename"):

@@ -5,12 +5,11 @@ from functools import partial
 
 from metier.errors import ConfigError, ToolFailed
 from metier.tools.base import Tool
-from metier.tools.files.edit import Edit
+from metier.tools.files.edit import Edit, Write
 from metier.tools.files.glob import Glob
 from metier.tools.files.grep import Grep, get_ripgrep
 from metier.tools.files.read import Read
 from metier.tools.files.scope import Scope
-from metier.tools.files.write import Write
 from metier.tools.options import ShellOptions, WebSearchOptions
 from metier.tools.shell.bash import Bash, Surroundings
 from metier.tools.shell.shells import Shell

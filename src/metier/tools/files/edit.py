@@ -1,17 +1,282 @@
-"""`Edit`: replace an exact text in a file and nothing else: its mode, encoding, line ends and other bytes stay."""
+"""`Write` and `Edit`: the tools that change a text file, and the diff that previews a change.
 
-from collections.abc import Mapping
+`Write` puts a whole file in place; a crash leaves the old file or the new one. `Edit` replaces an exact text and keeps
+the file's mode, encoding, line ends and all other bytes.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from anyio.to_thread import run_sync
+from msgspec import Struct
 from pydantic import JsonValue
+from rapidfuzz import fuzz, process
 
+from metier.definitions.files.quarantine import adopt
 from metier.errors import ToolFailed
 from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.file_replacement import describe_written, judge_note, read_target, replace_file
-from metier.tools.files.file_text import check_saved, find_held
+from metier.tools.files.file_replacement import describe_written, hash_bytes, judge_note, read_target, replace_file
+from metier.tools.files.file_text import check_saved, decode, find_held, name_kind, overlay
 from metier.tools.files.scope import Scope
-from metier.tools.files.text_change import build_preview, edit_bytes, preview_edit
+
+_SHOWN_LINES = 5
+_SHOWN_CHARACTERS = 160
+_SEARCHED_LINES = 20_000
+_MIN_SIMILARITY = 55.0
+_MAX_COMPARED = 500
+"""Characters of a line that are compared: lines of files may have millions."""
+
+
+class Edited(Struct, frozen=True):
+    text: str
+    lines: tuple[int, ...]
+    """Line numbers of the replaced texts, counted from 1."""
+
+
+def replace_exactly(text: str, old: str, new: str, *, every: bool) -> Edited:
+    """Raises `ToolFailed` when `old` is not there, or is there more than once and `every` is not set.
+
+    In a file with Windows line ends, a plain line end in `old` and `new` means that of the file.
+    """
+    if not old:
+        raise ToolFailed("The old text is empty", hint="Use Write to create a file", code="invalid_input")
+    if old == new:
+        raise ToolFailed("The old and the new text are the same", code="invalid_input")
+    if _has_windows_lines(text):
+        old, new = _to_windows(old), _to_windows(new)
+    places = _list_all(text, old)
+    if not places:
+        raise ToolFailed(f"The old text is not in the file{_describe_nearest(text, old)}", code="not_found")
+    lines = _count_lines(text, places)
+    if len(places) > 1 and not every:
+        where = ", ".join(map(str, lines[:_SHOWN_LINES])) + (", …" if len(places) > _SHOWN_LINES else "")
+        raise ToolFailed(
+            f"The old text occurs {len(places)} times, on lines {where}",
+            hint="Give more of the text around it, or set replace_all",
+            code="ambiguous",
+        )
+    return Edited(text.replace(old, new), lines)
+
+
+def _list_all(text: str, old: str) -> list[int]:
+    places: list[int] = []
+    place = text.find(old)
+    while place >= 0:
+        places.append(place)
+        place = text.find(old, place + len(old))
+    return places
+
+
+def _count_lines(text: str, places: list[int]) -> tuple[int, ...]:
+    lines: list[int] = []
+    line, behind = 1, 0
+    for place in places:
+        line += text.count("\n", behind, place)
+        behind = place
+        lines.append(line)
+    return tuple(lines)
+
+
+def _has_windows_lines(text: str) -> bool:
+    """Only where every line ends so: in a mixed file a plain line end is what it says."""
+    ends = text.count("\n")
+    return ends > 0 and text.count("\r\n") == ends
+
+
+def _to_windows(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def _describe_nearest(text: str, old: str) -> str:
+    """The line that is most like the first line of what was looked for."""
+    wanted = next((line.strip() for line in old.splitlines() if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines()[:_SEARCHED_LINES]]
+    if not wanted or not lines:
+        return ""
+    if wanted in lines:
+        number = lines.index(wanted) + 1
+        return f"; line {number} has its first line, so the white space or what follows differs"
+    nearest = process.extractOne(
+        wanted[:_MAX_COMPARED],
+        [line[:_MAX_COMPARED] for line in lines],
+        scorer=fuzz.ratio,
+        score_cutoff=_MIN_SIMILARITY,
+    )
+    return f"; the nearest is line {nearest[2] + 1}: {nearest[0][:_SHOWN_CHARACTERS]!r}" if nearest else ""
+
+
+def edit_bytes(before: bytes, arguments: dict[str, JsonValue]) -> tuple[bytes, tuple[int, ...]]:
+    """The bytes after an edit, and the lines that it begins on. Raises `ToolFailed` when it cannot be done."""
+    path = str(arguments["path"])
+    found = decode(before)
+    if found is None:
+        raise ToolFailed(f"File {path!r} is not text but {name_kind(before)}", code="binary")
+    every = arguments.get("replace_all") is True
+    edited = replace_exactly(found.text, str(arguments["old"]), str(arguments["new"]), every=every)
+    return found.encode(edited.text), edited.lines
+
+
+CONTEXT_LINES = 3
+MAX_DIFF_CHARACTERS = 20_000
+_MAX_COMPARED_LINES = 2_000
+"""Longer middles are shown as taken out and put in whole: comparing them costs the square of their length."""
+
+
+def preview_write(scope: Scope, path: str, content: str, *, held: str | None = None) -> Preview:
+    """Preview a write against the editor's text of the file, or the disk. Raises `ToolFailed` as the write would."""
+    before, canonical = _read_now(scope, path, held)
+    return _build_preview(canonical, before, content.encode("utf-8", "surrogatepass"))
+
+
+def preview_edit(scope: Scope, arguments: dict[str, JsonValue], held: str | None = None) -> Preview:
+    """Preview an edit against the editor's text of the file, or the disk. Raises `ToolFailed` as the edit would."""
+    before, canonical = _read_now(scope, str(arguments["path"]), held)
+    if before is None:
+        raise ToolFailed(f"There is no file {canonical!r}", hint="Use Write to create it", code="not_found")
+    return _build_preview(canonical, before, edit_bytes(before, arguments)[0])
+
+
+def _build_preview(path: str, before: bytes | None, after: bytes) -> Preview:
+    # The hash binds the approval to this state of the file: a call on any other state fails as a conflict.
+    return Preview(build_diff(path, before, after), base=hash_bytes(before))
+
+
+def _read_now(scope: Scope, path: str, held: str | None) -> tuple[bytes | None, str]:
+    try:
+        with scope.open_target(path, create_folders=False) as target:
+            return overlay(held, read_target(target)), target.path
+    except ToolFailed as error:
+        if error.code != "not_found":
+            raise
+        return None, scope.canonical(path)
+
+
+def build_diff(path: str, before: bytes | None, after: bytes) -> str:
+    """Return the unified diff of two versions of a file, truncated to `MAX_DIFF_CHARACTERS`."""
+    diff = "".join(_diff(path, _lines(before or b""), _lines(after)))
+    if len(diff) > MAX_DIFF_CHARACTERS:
+        diff = f"{diff[:MAX_DIFF_CHARACTERS]}\n[… {len(diff) - MAX_DIFF_CHARACTERS} more characters of diff …]\n"
+    return diff
+
+
+def _lines(data: bytes) -> list[str]:
+    found = decode(data)
+    if found is None:
+        return [f"[{name_kind(data)}, {len(data)} bytes, hash {hash_bytes(data)[:16]}]\n"]
+    return [f"{line}\n" for line in found.text.split("\n")[:-1]] + (
+        [f"{last}\n\\ No newline at end of file\n"] if (last := found.text.rsplit("\n", 1)[-1]) else []
+    )
+
+
+def _diff(path: str, before: Sequence[str], after: Sequence[str]) -> list[str]:
+    if list(before) == list(after):
+        return []
+    head = 0
+    while head < min(len(before), len(after)) and before[head] == after[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    if max(len(before), len(after)) - head - tail <= _MAX_COMPARED_LINES:
+        start = max(0, head - CONTEXT_LINES)
+        stop = max(0, tail - CONTEXT_LINES)
+        parts = difflib.unified_diff(before[start : len(before) - stop], after[start : len(after) - stop])
+        return [f"--- {path}\n", f"+++ {path}\n", *_shift(list(parts)[2:], start)]
+    removed, added = before[head : len(before) - tail], after[head : len(after) - tail]
+    title = f"@@ -{head + 1},{len(removed)} +{head + 1},{len(added)} @@\n"
+    return [f"--- {path}\n", f"+++ {path}\n", title, *(f"-{x}" for x in removed), *(f"+{x}" for x in added)]
+
+
+def _shift(parts: list[str], by: int) -> list[str]:
+    """Line numbers of the whole file instead of those of the piece that was compared."""
+    return [_shift_title(part, by) if part.startswith("@@") else part for part in parts]
+
+
+def _shift_title(title: str, by: int) -> str:
+    _, old, new, _ = title.split()
+    return f"@@ -{_shift_range(old[1:], by)} +{_shift_range(new[1:], by)} @@\n"
+
+
+def _shift_range(text: str, by: int) -> str:
+    start, comma, count = text.partition(",")
+    return f"{int(start) + by}{comma}{count}"
+
+
+class Write:
+    info = ToolInfo(
+        id="builtin:Write",
+        name="Write",
+        description=load_tool_text("Write").description,
+        category="write",
+        input_schema=describe_parameters(
+            "Write",
+            {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+                "required": ["path", "content"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema={"type": "string"},
+        risk="medium",
+        # Writing twice would be harmless, but not over what a user wrote between a crash and the resume.
+        effect="opaque",
+        spools=True,
+    )
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        path, content = str(arguments["path"]), str(arguments["content"])
+        held = await find_held(path, self._scope, context.buffers)
+        output, diff = await run_sync(partial(self._write, path, content, context, held=held))
+        written = await run_sync(describe_written, self._scope, path, context)
+        return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
+        path = str(arguments["path"])
+        held = await find_held(path, self._scope, context.buffers)
+        return await run_sync(partial(preview_write, self._scope, path, str(arguments["content"]), held=held))
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """A path outside of the workspace, or one that is protected."""
+        return self._scope.refuse(str(arguments["path"]), writes=True)
+
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """After a crash: the result where the new file is there; None where the engine has to find out or ask."""
+        path = str(arguments["path"])
+        finding = await run_sync(judge_note, self._scope, path, context)
+        if finding == "no note" and await run_sync(self._holds, path, str(arguments["content"])):
+            finding = "after"  # noted in another folder, perhaps; the file itself says enough
+        if finding != "after":
+            return None
+        output = f"Wrote {path!r}; found so after an interruption"
+        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
+
+    def _holds(self, path: str, content: str) -> bool:
+        try:
+            with self._scope.open_target(path, create_folders=False) as target:
+                return read_target(target) == content.encode("utf-8", "surrogatepass")
+        except ToolFailed:
+            return False
+
+    def _write(self, path: str, content: str, context: ToolContext, *, held: str | None) -> tuple[str, str]:
+        """The sentence for the model, and the change as a diff."""
+        data = content.encode("utf-8", "surrogatepass")
+        with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
+            before = read_target(target)
+            check_saved(held, before, path=path)
+            # A program in the sandbox that runs now is not its author: the file stays when that ends.
+            adopt(str(self._scope.workspace / target.path))
+            replace_file(target, data, before=before, context=context)
+        verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"
+        return f"{verb} {target.path!r}, {len(data)} bytes", build_diff(target.path, before, data)
 
 
 class Edit:
@@ -51,8 +316,7 @@ class Edit:
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
         held = await find_held(str(arguments["path"]), self._scope, context.buffers)
-        found = await run_sync(preview_edit, self._scope, arguments, held)
-        return Preview(found.diff, base=found.base_hash)
+        return await run_sync(preview_edit, self._scope, arguments, held)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """A path outside of the workspace, or one that is protected."""
@@ -80,4 +344,4 @@ class Edit:
             after, lines = edit_bytes(before, arguments)
             replace_file(target, after, before=before, context=context)
         where = f"on line {lines[0]}" if len(lines) == 1 else f"in {len(lines)} places, first on line {lines[0]}"
-        return f"Edited {target.path!r} {where}", build_preview(target.path, before, after).diff
+        return f"Edited {target.path!r} {where}", build_diff(target.path, before, after)
