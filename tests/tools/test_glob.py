@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from file_tools import Bench
 
-from metier.tools.files.glob import MAX_FILES, Glob
+from metier.tools.files.glob import MAX_FILES, Glob, PathPattern
 from metier.tools.files.grep import Grep
-from metier.tools.files.path_patterns import PathPattern
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +67,7 @@ async def test_many_files_are_cut_with_a_note(tmp_path: Path) -> None:
 async def test_a_walk_that_stops_says_in_which_folder_and_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metier.tools.files.path_patterns.MAX_ENTRIES", 6)
+    monkeypatch.setattr("metier.tools.files.glob.MAX_ENTRIES", 6)
     make(tmp_path, *(f"{folder}/{number}.txt" for folder in "abc" for number in range(3)))
     bench = Bench(tmp_path)
 
@@ -81,7 +80,7 @@ async def test_a_walk_that_stops_says_in_which_folder_and_how_to_continue(
 
 
 async def test_folders_that_are_too_deep_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metier.tools.files.path_patterns.MAX_DEPTH", 2)
+    monkeypatch.setattr("metier.tools.files.glob.MAX_DEPTH", 2)
     make(tmp_path, "a/b/c/d.txt", "a/b/e.txt")
     bench = Bench(tmp_path)
 

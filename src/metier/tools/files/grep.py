@@ -23,7 +23,7 @@ from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import MAX_FILE_BYTES, check_size, read_all
 from metier.tools.files.file_text import decode, is_binary
-from metier.tools.files.path_patterns import PathPattern, describe_stop, list_files
+from metier.tools.files.glob import PathPattern, describe_stop, list_files
 from metier.tools.files.scope import Scope
 
 MAX_EXPRESSION_CHARACTERS = 1000
