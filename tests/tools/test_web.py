@@ -14,10 +14,9 @@ from file_tools import Bench
 from pydantic import JsonValue
 
 from metier.tools.base import ToolResult
-from metier.tools.web.html_text import _split as split_html  # pyright: ignore[reportPrivateUsage]
-from metier.tools.web.html_text import extract_text
 from metier.tools.web.url import WebAccess, get_reason, parse_address, parse_url
-from metier.tools.web.web_fetch import MAX_REDIRECTS, WebFetch
+from metier.tools.web.web_fetch import MAX_REDIRECTS, WebFetch, extract_text
+from metier.tools.web.web_fetch import _split_html as split_html  # pyright: ignore[reportPrivateUsage]
 
 pytestmark = pytest.mark.anyio
 
