@@ -1,14 +1,15 @@
-"""`Bash`: run a command line in the workspace. It is judged before; here it is expanded, bounded and reported.
+"""`Bash`: run a command line in the workspace. Rules judge it before; here it is expanded, bounded and reported.
 
 An approval covers the bytes of the workspace files that a line executes, as far as its words say: scripts of
 interpreters, programs by path, programs of the workspace that PATH finds, and the files that runners such as `make`
-read by themselves. Code that these load is not known here.
+read by themselves. Code that these files load is not covered.
 """
 
 import errno
 import hashlib
 import os
 import posixpath
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from metier.tools.process.bounded_output import Output, count_label_characters, 
 from metier.tools.process.child_environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
+from metier.tools.protected import SECRETS_REASON, protected_name
 from metier.tools.shell.allowlist import CD, find_refusal, is_direct, is_own_cd
 from metier.tools.shell.harmless import CommandFolders
 from metier.tools.shell.line import (
@@ -45,7 +47,6 @@ from metier.tools.shell.line import (
 )
 from metier.tools.shell.link_targets import ProgramSearch, follow_links
 from metier.tools.shell.shells import Shell
-from metier.tools.shell.write_attempts import find_write_attempt, use_plain_messages
 
 _SETTINGS = (
     # A folder of a clone can look like a bare repository: git must not take it for one.
@@ -464,3 +465,37 @@ def _build_event(outcome: Outcome, context: ToolContext, *, code: str, truncated
         error_type=code,
         truncated=truncated,
     )
+
+
+_MAX_ERROR_LINES = 200
+_MAX_ATTEMPT_CHARACTERS = 200
+_REFUSED = re.compile(
+    r"Read-only file system|Permission denied|Network is (?:down|unreachable)|[Cc]ould not resolve|name resolution"
+    r"|[Nn]ame or service not known"
+)
+"""Messages for the errors that the sandbox returns, in the C locale."""
+_PATH_ENDS = re.compile(r"[\s'\"`:‘’]+")
+
+
+def find_write_attempt(errors: str) -> str:
+    """Find the line that reports a refused write or connection; empty if there is none.
+
+    `errors` is the output to standard error of a command that failed.
+    """
+    lines = errors.splitlines()[-_MAX_ERROR_LINES:]
+    found = (line.strip() for line in lines if _REFUSED.search(line) and not _names_secret(line))
+    return next(found, "")[:_MAX_ATTEMPT_CHARACTERS]
+
+
+def _names_secret(line: str) -> bool:
+    """The command read a file that every sandbox hides: write access would not change that."""
+    parts = (part for word in _PATH_ENDS.split(line) for part in word.split("/") if part)
+    return any(protected_name(part) == SECRETS_REASON for part in parts)
+
+
+def use_plain_messages(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with error messages in the C locale, and everything else in the locale that it has."""
+    plain = dict(environment)
+    if everything := plain.pop("LC_ALL", ""):
+        plain = {name: value for name, value in plain.items() if not name.startswith("LC_")} | {"LANG": everything}
+    return plain | {"LC_MESSAGES": "C"}

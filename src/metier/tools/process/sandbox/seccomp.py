@@ -129,7 +129,7 @@ def build_filter(machine: str, *, families: Iterable[int], read_only: bool = Fal
 
 def _refuse_changes(column: int) -> list[Instruction]:
     # The errors are those of a read-only disk and of a network that is down: programs report them in words that
-    # `tools.shell.write_attempts` knows, and none of them looks like a missing permission.
+    # `tools.shell.bash` knows, and none of them looks like a missing permission.
     program: list[Instruction] = [(_EQUAL, 0, 1, SOCKET[column]), (_RETURN, 0, 0, _ERROR | _ENETDOWN)]
     for numbers in METADATA.values():
         if (number := numbers[column]) is not None:
