@@ -19,7 +19,7 @@ SEARCHING = {
     "programs/search.py": "trusted search",
     "runtime/diagnosis.py": "checks whether the shell of the settings exists, and starts nothing",
     "tools/shell/bash.py": "finds the program that an approval covers, and starts nothing",
-    "tools/mcp/server_tools.py": "shows the program of a server to its sandbox",
+    "tools/mcp/server_connection.py": "shows the program of a server to its sandbox",
 }
 
 

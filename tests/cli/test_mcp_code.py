@@ -12,7 +12,7 @@ from mcp_workspace import accept, define
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
-from metier.tools.mcp.server_tools import get_server_code
+from metier.tools.mcp.server_connection import get_server_code
 from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.levels import try_level

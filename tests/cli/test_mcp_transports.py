@@ -18,8 +18,7 @@ from run_workspace import QUICK, Workspace, use_model
 
 from metier.errors import ToolFailed
 from metier.tools.base import ToolContext
-from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection
-from metier.tools.mcp.server_tools import ServerPlace, build_target
+from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection, ServerPlace, build_target
 from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.options import McpOptions
 from services.ports import find_free_ports

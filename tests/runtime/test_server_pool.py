@@ -15,8 +15,7 @@ from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions, open_store
 from metier.tools.base import ToolInfo
-from metier.tools.mcp.server_connection import ServerConnection
-from metier.tools.mcp.server_tools import McpTool
+from metier.tools.mcp.server_connection import McpTool, ServerConnection
 from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.process.sandbox.confinement import Confinement
 

@@ -23,8 +23,17 @@ from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
 from metier.tools.mcp.offered_tools import Listing, believe, get_server
-from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection, Target, check_sdk
-from metier.tools.mcp.server_tools import KnownTool, McpTool, ServerPlace, build_target, get_server_code
+from metier.tools.mcp.server_connection import (
+    ConnectionLimits,
+    KnownTool,
+    McpTool,
+    ServerConnection,
+    ServerPlace,
+    Target,
+    build_target,
+    check_sdk,
+    get_server_code,
+)
 from metier.tools.mcp.servers import (
     AcceptedServers,
     ServerDefinition,
