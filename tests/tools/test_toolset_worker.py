@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.tools.toolsets.worker import Worker, build_reply
-from metier.tools.toolsets.worker_protocol import CallReply, CallRequest, LoadReply, LoadRequest
+from metier.tools.toolsets.worker import CallReply, CallRequest, LoadReply, LoadRequest, Worker, build_reply
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from metier.tools.process.json_lines import MAX_LINE_BYTES, ChildModule, JsonLin
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import RESPONSE_SCHEMA
 from metier.tools.scripts.runner import check_may_run, take_code
-from metier.tools.toolsets.worker_protocol import (
+from metier.tools.toolsets.worker import (
     CallReply,
     CallRequest,
     DescribedTool,

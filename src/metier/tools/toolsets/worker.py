@@ -1,8 +1,8 @@
-"""The process in which the toolsets of one skill live: `python -I -m metier.tools.toolsets.worker`.
+"""The process that runs the toolsets of one skill (`python -I -m metier.tools.toolsets.worker`), and its protocol.
 
-It turns `module:Class` of the skill into described tools. It reads requests from standard input and answers on what
-was its standard output, one JSON line each, one at a time. The agent's secrets are not here: the process is started
-with a listed environment. What the skill prints goes to standard error.
+It turns each `module:Class` of the skill into described tools, reads requests from standard input and answers them one
+at a time, as JSON lines, on the original standard output. The agent's secrets never reach it: its environment is built
+from a list. The skill's own output goes to standard error.
 """
 
 import dataclasses
@@ -12,27 +12,70 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, assert_never, cast
+from typing import Annotated, BinaryIO, Literal, assert_never, cast
 
 import anyio
 import anyio.to_thread
 from msgspec import Struct
-from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from metier.errors import ToolFailed
+from metier.tools.effects import Effect, Risk
 from metier.tools.process.json_lines_worker import open_private_package, take_streams
 from metier.tools.signatures import Signature, read_description, read_signature
 from metier.tools.toolsets import AgentToolset, get_declaration
-from metier.tools.toolsets.worker_protocol import (
-    CallReply,
-    CallRequest,
-    DescribedTool,
-    LoadFailure,
-    LoadReply,
-    LoadRequest,
-    Request,
-)
+from metier.values import Value
+
+
+class LoadRequest(Value):
+    """Import the toolsets and tell their tools."""
+
+    kind: Literal["load"] = "load"
+    skill: str
+    folder: str
+    toolsets: tuple[str, ...]
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class CallRequest(Value):
+    kind: Literal["call"] = "call"
+    tool: str
+    arguments: dict[str, JsonValue]
+    idempotency_key: str = ""
+
+
+type Request = Annotated[LoadRequest | CallRequest, Field(discriminator="kind")]
+
+
+class DescribedTool(Value):
+    name: str
+    toolset: str
+    """The class it is a method of."""
+    description: str
+    input_schema: dict[str, JsonValue]
+    effect: Effect
+    risk: Risk
+
+
+class LoadFailure(Value):
+    toolset: str
+    """As written in `SKILL.md`, with the method where only that one is wrong."""
+    code: str
+    message: str
+
+
+class LoadReply(Value):
+    tools: tuple[DescribedTool, ...] = ()
+    failures: tuple[LoadFailure, ...] = ()
+
+
+class CallReply(Value):
+    success: bool
+    result: JsonValue = None
+    message: str = ""
+    error: str | None = None
+
 
 _REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<class>[A-Za-z_]\w*)", re.ASCII)
 
