@@ -42,14 +42,14 @@ def test_every_command_of_a_page_works_and_shows_what_the_page_says(page: Path, 
     assert read_through(page, Reader(folder, home, exported={"AGENT_WORKER_IDLE_SECONDS": "0.5"})) > 0
 
 
-def test_doctor_says_of_the_sandbox_what_the_page_on_security_says(tmp_path: Path) -> None:
+def test_doctor_says_of_the_sandbox_what_its_page_says(tmp_path: Path) -> None:
     if choose_level(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
 
-    assert read_through(ROOT / "docs/security.md", Reader(folder, home, has="bubblewrap")) == 1
+    assert read_through(ROOT / "docs/operations/sandbox.md", Reader(folder, home, has="bubblewrap")) == 1
 
 
 def test_pages_that_need_more_are_followed_by_a_test_of_their_own() -> None:

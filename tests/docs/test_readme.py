@@ -41,7 +41,7 @@ def test_figures_of_the_comparison_are_those_of_one_run_of_the_bench_and_name_th
 @pytest.mark.slow
 def test_demo_kills_resumes_and_replays_as_the_readme_shows(tmp_path: Path) -> None:
     block = next(each for each in read_blocks(README) if "$ ./dev demo" in each.text)
-    ((_, shown, _),) = find_commands(block)
+    (_, shown, _), *_ = find_commands(block)
     cache = tmp_path / "my cache"
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache), "PYTHONIOENCODING": "utf-8"}
 
