@@ -31,7 +31,7 @@ type Document = dict[str, Any]
 """JSON. `msgspec` reads no `JsonValue`, which is a type of pydantic."""
 
 _ADVICE = {
-    "no_skill": 'run `agent init` for a workspace with skills or `agent skills route "…"` to see matches, or use a model',
+    "no_skill": 'run `agent init` to create skills or `agent skills route "…"` to see matching ones, or use a model',
     "skill_timeout": "raise the skill's `timeout_seconds`, or split the task",
     "skill_blocked": "see the rejected call with `agent runs show`; change the skill's contract or the rules",
     "skill_escalated": "the skill gave up: read its message, then run it again with the missing input",

@@ -79,7 +79,8 @@ def render_hint(registrations: Mapping[str, Registration]) -> str:
 def render_without_skills(hint: str) -> str:
     return (
         "Nothing was done: no model was used and no skill is active, and the offline provider can only use skills. "
-        f"Run `agent init` to create a workspace with skills, or `agent skills` to list skills and how to activate them. {hint}"
+        "Run `agent init` to create a workspace with skills, or `agent skills` to see how to activate others. "
+        f"{hint}"
     )
 
 
