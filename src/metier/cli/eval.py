@@ -279,12 +279,6 @@ def _keep(host: Host, result: EvalResult) -> None:
 SAME, DIFFERENT = 0, 1
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the commands to the group `agent eval`."""
-    app.command("backtest")(backtest)
-    app.command("capture")(capture)
-
-
 def backtest(
     *,
     change: Annotated[
@@ -476,7 +470,8 @@ def run_evals(
     return evaluate_targets(tuple(targets or ()), options, config)
 
 
-attach(app)
+app.command()(backtest)
+app.command()(capture)
 
 
 def _check(options: EvalOptions) -> None:

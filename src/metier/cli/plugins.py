@@ -1,4 +1,4 @@
-"""`agent plugins`: which plugins are installed, what each adds, and why one is off."""
+"""`agent plugins` lists installed plugins. Commands of plugins are found here too."""
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -9,7 +9,7 @@ from msgspec import Struct, to_builtins
 
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import CommandGroup
-from metier.cli.shared.output import write_json, write_line
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.names import PLUGIN
 from metier.plugins.lifecycle import Plugins, list_entry_points
 from metier.runtime.workspace.plugins import get_plugins
@@ -98,3 +98,16 @@ def _render(row: Row) -> str:
     if row.subscribers:
         lines.append(f"  subscribers: {row.subscribers}")
     return "\n".join(lines)
+
+
+def find_app(name: str) -> typer.Typer | None:
+    """Find a plugin's command. If there is none, print why plugins are off: one of them may have it."""
+    if not list_entry_points():
+        return None
+    plugins = get_plugins(open_host(None))
+    for registry in plugins.registries:
+        if name in registry.commands:
+            return registry.commands[name].app
+    for problem in plugins.problems:
+        warn_line(problem.render())
+    return None

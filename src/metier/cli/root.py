@@ -78,8 +78,8 @@ COMMANDS: dict[str, LazyCommand] = {
     "config": LazyCommand("config", "Create, change and show settings", _SETUP),
     "check": LazyCommand("check", "Check settings, skills, agents, tasks and rules", _SETUP),
     "doctor": LazyCommand("doctor", "Diagnose the installation", _SETUP),
-    "fork": LazyCommand("runs.fork", "Start a new run from a point of an earlier one", ADVANCED),
-    "replay": LazyCommand("runs.replay", "Replay a run without effects", ADVANCED),
+    "fork": LazyCommand("runs.replay", "Start a new run from a point of an earlier one", ADVANCED, "fork"),
+    "replay": LazyCommand("runs.replay", "Replay a run without effects", ADVANCED, "replay"),
     "eval": LazyCommand("eval", "Evaluate skills, agents and tasks", ADVANCED),
     "policy": LazyCommand("policy", "Explain and backtest permission rules", ADVANCED),
     "prompt": LazyCommand("prompt", "Show the prompt sent to the model", ADVANCED),
@@ -89,7 +89,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "acp": LazyCommand("metier.protocols.acp.command", "Serve an editor over the Agent Client Protocol", ADVANCED),
     "redact": LazyCommand("redact", "Redact secrets in a text", ADVANCED),
     "completion": LazyCommand("completion", "Print a shell completion script", ADVANCED),
-    "help": LazyCommand("help.command", "Show help for a command", ADVANCED),
+    "help": LazyCommand("help.help_texts", "Show help for a command", ADVANCED),
     "version": LazyCommand("help.version", "Show the version", ADVANCED),
     "skill": LazyCommand("skill.group", "Alias of `agent skills`", parts=_ROUTE),
     "validate": LazyCommand("check", "Alias of `agent check workspace`", subcommand="workspace"),
@@ -188,7 +188,7 @@ def _import_command(name: str, module: str, subcommand: str = "") -> Any:  # noq
 
 def _load_plugin_command(name: str) -> Any:  # noqa: ANN401 - as above
     """Plugins are loaded only if the user calls a command that Metier does not have."""
-    app: Any = importlib.import_module("metier.cli.shared.plugin_command").find_app(name)
+    app: Any = importlib.import_module("metier.cli.plugins").find_app(name)
     if app is None:
         return None
     command: Any = get_command(app)

@@ -12,9 +12,8 @@ from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import open_runs
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, CommandGroup, Config, get_server_url
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.errors import UsageError
 from metier.ids import get_user
 from metier.runtime.documents import approval_as_json, attempt_as_json

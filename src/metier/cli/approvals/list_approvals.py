@@ -7,9 +7,8 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, Config, get_server_url
 from metier.cli.shared.output import JsonList, warn_line, write_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.runtime import run_store
 from metier.telemetry.excerpt import one_line
 

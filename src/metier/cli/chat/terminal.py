@@ -1,6 +1,6 @@
 """The terminal of a chat: a prompt that stays while a turn runs, what moves above it, and the status below it.
 
-With `prompt_keys` and `completion` the only file that knows prompt_toolkit.
+Only this module and `prompt_keys` import prompt_toolkit.
 """
 
 import asyncio
@@ -27,8 +27,7 @@ from prompt_toolkit.styles import Style
 from rich.console import RenderableType
 from rich.text import Text
 
-from metier.cli.chat.completion import ChatCompleter, completes_by_itself
-from metier.cli.chat.prompt_keys import build_keys
+from metier.cli.chat.prompt_keys import ChatCompleter, build_keys, completes_by_itself
 from metier.cli.chat.screen import ChatSession
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable

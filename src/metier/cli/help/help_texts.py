@@ -1,12 +1,16 @@
-"""Help texts of commands: the paragraphs and examples of `commands.md`, and the order of commands."""
+"""`agent help`, and the texts of all help: paragraphs, examples and order of commands, from `commands.md`."""
 
 import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from msgspec import Struct
+
+from metier.cli.root import ADVANCED, write_section
+from metier.cli.shared.output import write_text
 
 _SECTION = re.compile(r"^## (agent [a-z -]+)$", re.MULTILINE)
 _EXAMPLE = re.compile(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>.*))?$")
@@ -92,3 +96,23 @@ def list_commands(command: Any, path: str) -> Mapping[str, Any]:  # noqa: ANN401
         if not child.hidden:
             found |= list_commands(child, f"{path} {name}")
     return found
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def help_(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Command, or `advanced`. Default: all.")
+    ] = None,
+) -> None:
+    """Show help for a command."""
+    root = ctx.find_root()
+    if words == [ADVANCED.lower()]:
+        formatter = ctx.make_formatter()
+        write_section(formatter, ADVANCED)
+        write_text(formatter.getvalue())
+        return
+    root.command.main(args=[*(words or []), "--help"], prog_name=root.info_name, complete_var="", standalone_mode=False)

@@ -25,8 +25,8 @@ from metier.cli.shared.options import (
     Verbose,
     check_timeout,
     choose_output,
+    get_server_url,
 )
-from metier.cli.shared.server_choice import get_server_url
 from metier.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -23,9 +23,9 @@ from metier.cli.shared.options import (
     Verbose,
     check_timeout,
     choose_output,
+    get_server_url,
 )
 from metier.cli.shared.output import warn_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import get_user

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from metier.cli.run.driver import View, build_shown, describe_waiting, write_outcome
 from metier.cli.run.live import JsonLines, ticking
 from metier.cli.shared.open_runs import open_runs
+from metier.cli.shared.options import get_server_url
 from metier.cli.shared.output import build_output_redactor, warn_line, write_json
-from metier.cli.shared.server_choice import get_server_url
 from metier.errors import UsageError
 from metier.events.partial import Partial, PartialSink
 from metier.events.record import EventRecord

@@ -1,6 +1,9 @@
-"""`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
+"""`agent runs`: show, follow, attach to, cancel and delete runs."""
 
+import json
 import sys
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -10,15 +13,15 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier.cli.run.approval_dialog import Prompter, find_asker
 from metier.cli.run.driver import build_reader, describe_cause, describe_waiting, render_plan
 from metier.cli.run.live import EVENTS, ShownRun, ticking
-from metier.cli.runs.attach import attach as attach_live
-from metier.cli.runs.diff import attach as attach_diff
-from metier.cli.runs.export import attach as attach_export
-from metier.cli.runs.gc import attach as attach_upkeep
+from metier.cli.run.resume import parse_inputs
+from metier.cli.runs.export import export, import_file
 from metier.cli.runs.list_runs import app as listing
+from metier.cli.runs.replay import diff
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.open_runs import open_runs
+from metier.cli.shared.open_runs import build_local_runs, open_runs
 from metier.cli.shared.options import (
     AsJson,
     CommandGroup,
@@ -28,45 +31,38 @@ from metier.cli.shared.options import (
     RunName,
     Verbose,
     check_partial,
+    get_server_url,
 )
-from metier.cli.shared.output import build_output_redactor, printable, write_json, write_line
-from metier.cli.shared.server_choice import get_server_url
-from metier.ids import CHILD
+from metier.cli.shared.output import (
+    JsonList,
+    build_output_redactor,
+    count,
+    printable,
+    warn_line,
+    write_json,
+    write_line,
+)
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.errors import UsageError
+from metier.ids import CHILD, get_user
 from metier.runtime.cleaning import build_host_redactor
+from metier.runtime.history.follower import Follower, follow
+from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, list_old_runs, rebuild_events
 from metier.runtime.history.undo import StepChanges, read_changes
+from metier.runtime.questions.answers import Answer
+from metier.runtime.queue.detached import get_owner
 from metier.runtime.records.index_rows import get_shown_status, render_cost
 from metier.runtime.run_outcome import RunOutcome, describe_work
-from metier.runtime.runs import open_runtime
-from metier.runtime.status import FAILED
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import FAILED, get_status
 from metier.store.base import RunRow
 from metier.telemetry.redaction import Redactor
+from metier.telemetry.sinks import Sink
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
-
-
-def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
-    """Steps without a change are left out; one whose changes are not known says why."""
-    told = anyio.run(_read, run, config)
-    if as_json:
-        write_json([to_builtins(step) for step in told])
-        return
-    for step in told:
-        write_line(f"step {step.step}: {step.tool}{_mark(step.unknown)}")
-        for path, diff in step.changes.items():
-            write_line(printable(diff).rstrip() or f"{printable(path)}: mode changed")
-    if not told:
-        write_line("No files changed")
-
-
-def _mark(unknown: str) -> str:
-    return f", unknown changes: {unknown}" if unknown else ""
-
-
-async def _read(name: str, config: Path | None) -> list[StepChanges]:
-    async with open_runtime(open_host(config)) as runtime:
-        return await read_changes(runtime, (await runtime.find(name)).run_id)
-
+from metier.views.user_question import UserQuestion
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -77,8 +73,14 @@ app = typer.Typer(
 )
 
 app.registered_commands += listing.registered_commands
-for attach in (attach_live, attach_export, attach_diff, attach_upkeep):
-    attach(app)
+app.command("export")(export)
+app.command("import")(import_file)
+app.command("diff")(diff)
+
+MAX_DAYS = 100_000
+"""Keeps the cut-off date within the range of `datetime`."""
+_PROGRESS = 5000
+"""Deleted runs between two progress lines on stderr."""
 
 
 @app.command()
@@ -106,55 +108,6 @@ def show(
     else:
         _write_run(row, outcome, view, record)
         _write_view(LiveRun(build_painter(sys.stdout), build_reader_redactor(config)), view, outcome)
-
-
-@app.command()
-def watch(
-    run: RunName,
-    *,
-    verbose: Verbose = 0,
-    events: Events = False,
-    as_json: AsJson = False,
-    include_partial: IncludePartial = False,
-    config: Config = None,
-) -> int:
-    """Follow a run until it ends or pauses."""
-    check_partial("stream-json" if as_json else "text", include_partial=include_partial)
-    redactor, verbosity = build_reader_redactor(config), EVENTS if events else verbose
-    sink = build_reader(redactor, verbosity=verbosity, as_json=as_json, with_partials=include_partial)
-
-    async def follow() -> RunOutcome:
-        async with open_runs(config) as runs:
-            run_id = (await runs.find(run)).run_id
-            with ticking(sink):
-                await runs.follow(run_id, sink)
-            outcome = await runs.get_outcome(run_id)
-            if isinstance(sink, ShownRun):
-                sink.answer = outcome.result
-            sink.close()
-            return outcome
-
-    outcome = anyio.run(follow)
-    if outcome.status == "in_progress":
-        sys.stderr.write(f"This run's process is gone; resume it with `agent resume {outcome.run_id}`\n")
-        return FAILED
-    return outcome.exit_code
-
-
-@app.command()
-def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
-    """Cancel a run."""
-
-    async def end() -> tuple[str, str]:
-        async with open_runs(config) as runs:
-            run_id = (await runs.find(run)).run_id
-            return run_id, await runs.cancel(run_id)
-
-    run_id, status = anyio.run(end)
-    if as_json:
-        write_json({"run_id": run_id, "status": status})
-    else:
-        write_line(f"{run_id} is {status}")
 
 
 def _write_files(steps: list[dict[str, JsonValue]]) -> None:
@@ -208,6 +161,230 @@ def _write_run(row: RunRow, outcome: RunOutcome, view: RunView, record: dict[str
         write_line(f"next:    agent resume {row.run_id}")
 
 
+def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
+    """Steps without a change are left out; one whose changes are not known says why."""
+    steps = anyio.run(_read, run, config)
+    if as_json:
+        write_json([to_builtins(step) for step in steps])
+        return
+    for step in steps:
+        write_line(f"step {step.step}: {step.tool}{_mark(step.unknown)}")
+        for path, change in step.changes.items():
+            write_line(printable(change).rstrip() or f"{printable(path)}: mode changed")
+    if not steps:
+        write_line("No files changed")
+
+
+def _mark(unknown: str) -> str:
+    return f", unknown changes: {unknown}" if unknown else ""
+
+
+async def _read(name: str, config: Path | None) -> list[StepChanges]:
+    async with open_runtime(open_host(config)) as runtime:
+        return await read_changes(runtime, (await runtime.find(name)).run_id)
+
+
+@app.command()
+def watch(
+    run: RunName,
+    *,
+    verbose: Verbose = 0,
+    events: Events = False,
+    as_json: AsJson = False,
+    include_partial: IncludePartial = False,
+    config: Config = None,
+) -> int:
+    """Follow a run until it ends or pauses."""
+    check_partial("stream-json" if as_json else "text", include_partial=include_partial)
+    redactor, verbosity = build_reader_redactor(config), EVENTS if events else verbose
+    sink = build_reader(redactor, verbosity=verbosity, as_json=as_json, with_partials=include_partial)
+
+    async def work() -> RunOutcome:
+        async with open_runs(config) as runs:
+            run_id = (await runs.find(run)).run_id
+            with ticking(sink):
+                await runs.follow(run_id, sink)
+            outcome = await runs.get_outcome(run_id)
+            if isinstance(sink, ShownRun):
+                sink.answer = outcome.result
+            sink.close()
+            return outcome
+
+    outcome = anyio.run(work)
+    if outcome.status == "in_progress":
+        return _report_interrupted(outcome.run_id)
+    return outcome.exit_code
+
+
+async def _finish(runtime: Runtime, run_id: str, sink: Sink) -> int:
+    state = await runtime.read(run_id)
+    if isinstance(sink, ShownRun):
+        sink.answer = state.result
+    sink.close()
+    if state.status == "in_progress":
+        return _report_interrupted(state.run_id)
+    return (await get_status(runtime.store, state)).exit_code()
+
+
+def _report_interrupted(run_id: str) -> int:
+    """Report a run whose log ended although the run did not: its process was killed."""
+    warn_line(f"This run's process is gone; resume it with `agent resume {run_id}`")
+    return FAILED
+
+
+@app.command()
+def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config: Config = None) -> int:
+    """Follow a run and answer its questions.
+
+    Without a terminal it asks nothing. Exit codes are those of `agent run`.
+    """
+    host = open_host(config)
+    sink = build_reader(build_host_redactor(host), verbosity=EVENTS if events else verbose, as_json=False)
+    prompter = find_asker()
+
+    async def work() -> int:
+        async with open_runtime(host) as runtime:
+            run_id = (await runtime.find(run)).run_id
+            with closing(Follower(runtime, run_id)) as follower:
+                while True:
+                    with ticking(sink):
+                        await follow(follower, sink)
+                    state = await runtime.read(run_id)
+                    if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
+                        return await _finish(runtime, run_id, sink)
+
+    return anyio.run(work)
+
+
+async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
+    """Put what the run waits for to the user, and have a worker go on; False where nothing was answered."""
+    status = await get_status(runtime.store, state)
+    owner = await get_owner(runtime, state.run_id)
+    if not status.pause or not owner.queue:
+        return False
+    if status.pause == "approval":
+        question = await runtime.approvals.get(status.approval_ids[0])
+        reply = await prompter(question)
+        if reply is None:
+            return False
+        await runtime.approvals.decide(question, reply)
+        await build_local_runs(runtime, None).continue_decided(status.waiting.run_id)
+    elif status.pause == "input" and status.question is not None:
+        answer = await _ask(status.question, prompter)
+        if answer is None:
+            return False
+        await build_local_runs(runtime, None).answer(owner.run_id, answer)
+    else:
+        return False
+    return True
+
+
+async def _ask(question: UserQuestion, prompter: Prompter) -> Answer | None:
+    warn_line(question.text)
+    try:
+        given = [f"{name}={await prompter.read_line(f'{name}> ')}" for name in question.names]
+    except (EOFError, KeyboardInterrupt):
+        return None
+    return Answer(values=parse_inputs(given, question.fields), by=get_user())
+
+
+@app.command()
+def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Cancel a run."""
+
+    async def end() -> tuple[str, str]:
+        async with open_runs(config) as runs:
+            run_id = (await runs.find(run)).run_id
+            return run_id, await runs.cancel(run_id)
+
+    run_id, status = anyio.run(end)
+    if as_json:
+        write_json({"run_id": run_id, "status": status})
+    else:
+        write_line(f"{run_id} is {status}")
+
+
 def build_reader_redactor(config: Path | None) -> Redactor:
     """Build the redactor for a run that is only shown. A server redacts by itself."""
     return build_output_redactor() if get_server_url() else build_host_redactor(open_host(config))
+
+
+@app.command("gc")
+def collect(
+    *,
+    keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep the newest N ended runs.")] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option("--older-than", min=0, max=MAX_DAYS, help="Delete runs that ended more than N days ago."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs without deleting them.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Delete ended runs."""
+    if keep is None and older_than is None:
+        raise UsageError("No runs selected", hint="Add --keep N or --older-than DAYS")
+
+    wanted = Retention(keep=keep or 0, older_than_days=older_than)
+    shown = _Deleted(dry_run=dry_run, as_json=as_json)
+
+    async def work() -> None:
+        async with open_runtime(open_host(config)) as runtime:
+            if not dry_run:
+                await delete_old_runs(runtime, wanted, tell=shown.tell)
+                return
+            async for page in list_old_runs(runtime, wanted):
+                shown.tell([row.run_id for row in page])
+
+    anyio.run(work)
+    shown.close()
+
+
+class _Deleted:
+    """Print the IDs of deleted runs and their number."""
+
+    def __init__(self, *, dry_run: bool, as_json: bool) -> None:
+        self._dry_run = dry_run
+        self._count = 0
+        self._list: JsonList | None = None
+        if as_json:
+            opening = f'{{\n  "dry_run": {json.dumps(dry_run)},\n  "deleted": '
+            self._list = JsonList(opening=opening, closing="\n}")
+
+    def tell(self, run_ids: Sequence[str]) -> None:
+        for run_id in run_ids:
+            if self._list is None:
+                write_line(run_id)
+            else:
+                self._list.add(run_id)
+        before, self._count = self._count, self._count + len(run_ids)
+        if before // _PROGRESS != self._count // _PROGRESS:
+            warn_line(f"{self._describe()} so far")
+
+    def _describe(self) -> str:
+        verb = "would be" if self._dry_run else "was" if self._count == 1 else "were"
+        return f"{count(self._count, 'run')} {verb} deleted"
+
+    def close(self) -> None:
+        if self._list is None:
+            warn_line(self._describe())
+        else:
+            self._list.close()
+
+
+@app.command(rich_help_panel="Advanced")
+def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
+    """Rebuild a run's event log from its journal."""
+
+    async def work() -> tuple[str, Rebuilt]:
+        async with open_runtime(open_host(config)) as runtime:
+            row = await runtime.find(run)
+            return row.run_id, await rebuild_events(runtime, row.run_id)
+
+    run_id, rebuilt = anyio.run(work)
+    if as_json:
+        write_json({"run_id": run_id, "events": rebuilt.events, "lost": rebuilt.lost})
+        return
+    write_line(f"{run_id}: {count(rebuilt.events, 'event')} rebuilt from the journal")
+    if rebuilt.lost:
+        warn_line(f"note: {count(rebuilt.lost, 'informational event')} (retries, budgets, signals) lost")

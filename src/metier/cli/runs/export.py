@@ -67,11 +67,6 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
 SUFFIX = ".metier-run"
 
 
-def attach(app: typer.Typer) -> None:
-    app.command("export")(export)
-    app.command("import")(import_file)
-
-
 def export(
     run: RunName,
     *,

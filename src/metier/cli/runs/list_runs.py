@@ -10,9 +10,8 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, Config, get_server_url
 from metier.cli.shared.output import JsonList, write_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.ids import CHILD

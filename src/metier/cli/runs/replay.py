@@ -1,4 +1,4 @@
-"""`agent replay`: show a run again, drive it again without its effects (`--execute`), or fork it at a point."""
+"""`agent replay`, `agent fork` and `agent runs diff`: play a run back, repeat it, fork it or compare it."""
 
 import json
 from collections.abc import Iterable
@@ -7,27 +7,33 @@ from typing import Annotated
 
 import anyio
 import typer
+from msgspec import to_builtins
 from pydantic import JsonValue
 
-from metier.cli.run.driver import build_reader
+from metier.cli.run.driver import View, build_reader, drive_run
 from metier.cli.run.live import EVENTS, ticking
-from metier.cli.runs.fork import list_points, start_fork
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import Config, RunName, Verbose
-from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.options import AsJson, Config, RunName, Verbose
+from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.engine.entries.entry import Entry
 from metier.engine.replay.recording import Difference, Divergence
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.events.record import EventRecord
 from metier.runtime.cleaning import build_host_redactor
-from metier.runtime.history.forks import ForkRequest
+from metier.runtime.driver import DriveOptions
+from metier.runtime.history.comparison import Comparison, Moment, compare_runs
+from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run
 from metier.runtime.history.replays import ReplayReport, replay_run
+from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.sinks import Sink
 from metier.values import dump_fields
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 EQUAL, DIVERGED = 0, 1
 _SHOWN_CHARACTERS = 300
@@ -113,10 +119,7 @@ def _short(value: JsonValue) -> str:
     return cut_end(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS)
 
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-@app.command()
+@app.command("replay")
 def replay(
     run: RunName,
     *,
@@ -184,3 +187,123 @@ async def show_events(records: Iterable[EventRecord], sink: Sink, *, speed: floa
         before = record.timestamp
         sink.write(record)
     sink.close()
+
+
+@app.command("fork")
+def fork(
+    run: RunName,
+    *,
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, help="Number of entries to share. Default: list the fork points.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="Model for the new run.")] = "",
+    provider: Annotated[str, typer.Option("--provider", help="Provider for the new run.")] = "",
+    task: Annotated[str, typer.Option("--task", help="Task for the new run.")] = "",
+    as_json: AsJson = False,
+    config: Config = None,
+) -> int:
+    """Start a new run from a point of an earlier one."""
+    if at is None:
+        if model or provider or task:
+            raise UsageError("--model, --provider and --task need --at N", hint=f"List the points: `agent fork {run}`")
+        return list_points(run, config, as_json=as_json)
+    return start_fork(run, config, ForkRequest(at=at, model=model, provider=provider, task=task), as_json=as_json)
+
+
+def list_points(run: str, config: Config, *, as_json: bool) -> int:
+    """Print the entries at which the run can be forked."""
+
+    async def work() -> tuple[Point, ...]:
+        async with open_runtime(open_host(config)) as runtime:
+            row = await runtime.find(run)
+            return find_points(row.run_id, await read_history(runtime, row.run_id))
+
+    points = anyio.run(work)
+    if as_json:
+        write_json([to_builtins(point) for point in points])
+        return 0
+    for point in points:
+        write_line(f"{point.number:>5}  turn {point.turn:<3}  after {point.kind:<20}  next {point.phase}")
+    return 0
+
+
+def start_fork(run: str, config: Config, request: ForkRequest, *, as_json: bool) -> int:
+    """Run the fork and return the exit code of `agent run`."""
+
+    async def work(runtime: Runtime, watch: DriveOptions) -> RunState:
+        row = await runtime.find(run)
+        forked = await fork_run(runtime, row.run_id, request, watch=watch)
+        warn_line(f"fork:    of {row.run_id} after entry {request.at}")
+        for name in forked.changed:
+            warn_line(f"changed: {name}")
+        return forked.state
+
+    # Passed as a flag, as in `agent run`, so that an unknown provider is rejected here.
+    flags = {"model.provider": request.provider} if request.provider else None
+    return drive_run(open_host(config, flags), work, View(output="json" if as_json else "text"))
+
+
+def diff(
+    left: Annotated[str, typer.Argument(help="Run ID, a prefix of it, or `latest`.")],
+    right: Annotated[str, typer.Argument(help="Run to compare with.")],
+    *,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> int:
+    """Compare two runs and show the first difference.
+
+    Exit code 1: the runs differ.
+    """
+
+    async def work() -> tuple[str, str, Comparison]:
+        async with open_runtime(open_host(config)) as runtime:
+            rows = [await runtime.find(name) for name in (left, right)]
+            one, other = [await read_history(runtime, row.run_id) for row in rows]
+            return rows[0].run_id, rows[1].run_id, compare_runs(one, other)
+
+    one, other, comparison = anyio.run(work)
+    if as_json:
+        write_json({"left": one, "right": other, **_comparison_as_json(comparison)})
+    else:
+        _write_comparison(one, other, comparison)
+    return 0 if comparison.is_equal else 1
+
+
+def _comparison_as_json(comparison: Comparison) -> dict[str, JsonValue]:
+    return {
+        "equal": comparison.is_equal,
+        "same": comparison.same,
+        "turn": comparison.turn,
+        "left_moment": to_builtins(comparison.left) if comparison.left else None,
+        "right_moment": to_builtins(comparison.right) if comparison.right else None,
+        "differences": [_difference_as_json(found) for found in comparison.differences],
+        "beginnings": [_difference_as_json(found) for found in comparison.beginnings],
+    }
+
+
+def _difference_as_json(difference: Difference) -> JsonValue:
+    return {"path": difference.path, "left": difference.recorded, "right": difference.replayed}
+
+
+def _write_comparison(one: str, other: str, comparison: Comparison) -> None:
+    for difference in comparison.beginnings[:_SHOWN_DIFFERENCES]:
+        write_difference(difference, left=one, right=other)
+    if comparison.is_equal:
+        write_line(f"Runs match: {comparison.same} of {comparison.same} decisions, steps and results")
+        return
+    where = f"in turn {comparison.turn}" if comparison.turn else "before the first turn"
+    write_line(f"Runs differ {where}, after {count(comparison.same, 'identical entry', 'identical entries')}")
+    if not comparison.differences:
+        write_difference(
+            Difference("next", _describe_moment(comparison.left), _describe_moment(comparison.right)),
+            left=one,
+            right=other,
+        )
+    elif comparison.left is not None:
+        write_line(f"  {_describe_moment(comparison.left)}")
+    for difference in comparison.differences[:_SHOWN_DIFFERENCES]:
+        write_difference(difference, left=one, right=other)
+
+
+def _describe_moment(moment: Moment | None) -> str:
+    return f"entry {moment.number}: {moment.kind}" if moment is not None else "no more entries"

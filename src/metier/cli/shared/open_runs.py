@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.options import get_server_url
 from metier.cli.shared.output import warn_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.errors import BrokerUnavailable, unwrapped
 from metier.runtime.host import Host
 from metier.runtime.queue.autostart import start_worker

@@ -1,5 +1,8 @@
 """Options that several commands have, and what is checked of them before anything else is loaded."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, override
 
@@ -126,3 +129,21 @@ def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
         raise UsageError("--timeout cannot be combined with --detach", hint="Set worker.timeout_seconds instead")
     if seconds is not None and not seconds > 0:
         raise UsageError(f"--timeout must be greater than 0, not {seconds:g}")
+
+
+_url: ContextVar[str] = ContextVar("server_url", default="")
+
+
+def get_server_url() -> str:
+    """Return the URL of the server; empty for this workspace."""
+    return _url.get()
+
+
+@contextmanager
+def using_server(url: str) -> Generator[None]:
+    """Run commands on this server inside the block."""
+    token = _url.set(url)
+    try:
+        yield
+    finally:
+        _url.reset(token)

@@ -25,19 +25,12 @@ type FindStopper = Callable[[], Stopper]
 
 
 @asynccontextmanager
-async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
-    """Inside this block signals stop or suspend the run instead of the process.
-
-    SIGINT, SIGTERM, SIGQUIT and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease
-    kept. Keys at a terminal and SIGHUP leave a step half a second, other senders the grace period of the settings.
-    """
-    async with passing_signals(lambda: stopper):
-        yield
-
-
-@asynccontextmanager
 async def passing_signals(find_stopper: FindStopper) -> AsyncGenerator[None]:
-    """The same for one run after the other: a signal is for the stopper of the moment."""
+    """Make signals inside this block stop or suspend the current run instead of the process.
+
+    SIGINT, SIGTERM, SIGQUIT and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it without
+    releasing its lease. After a key or SIGHUP a running step gets half a second, after SIGTERM the configured grace.
+    """
     if sys.platform == "win32":
         with _console_events(find_stopper):
             yield

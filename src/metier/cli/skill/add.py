@@ -100,11 +100,6 @@ def find_newer(entry: RegistryEntry | None, installer: Installer) -> InstallSour
     return next((each for each in own if each.subdir == entry.subdir), None)
 
 
-def attach_search(app: typer.Typer) -> None:
-    """Add the command to the group `agent skills`."""
-    app.command("search")(search)
-
-
 def search(
     words: Annotated[list[str], typer.Argument(help="Search terms.")],
     count: Annotated[int, typer.Option("-k", "--count", min=1, help="Maximum number of skills.")] = 10,
@@ -159,11 +154,6 @@ class _Wanted(NamedTuple):
     source: InstallSource
     name: str | None = None
     locked: LockedSkill | None = None
-
-
-def attach(app: typer.Typer) -> None:
-    """Add the command to the group `agent skills`."""
-    app.command("add")(add)
 
 
 def add(

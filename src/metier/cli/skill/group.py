@@ -1,15 +1,18 @@
-"""`agent skills`, also `agent skill`: the group of all commands about skills. Without a command it lists them."""
+"""`agent skills`: the table of its commands, and `list`, which also runs without a command."""
 
 from typing import Annotated
 
 import typer
 
+from metier.cli.root import ADVANCED
 from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill import command as packages
-from metier.cli.skill import skills_command as files
-from metier.cli.skill.enable import attach as attach_enabling
+from metier.cli.skill import packages, validation
+from metier.cli.skill.add import add, search
+from metier.cli.skill.route import route
+from metier.cli.skill.show import info, inspect, show
 from metier.cli.skill.skill_status import Row, list_usable
+from metier.cli.skill.test import run, try_out
 from metier.cli.skill.workspace_skills import open_places, scan_skills
 from metier.errors import UsageError
 from metier.telemetry.excerpt import one_line
@@ -20,8 +23,31 @@ app = typer.Typer(
     add_completion=False,
     help="List, add, trust and manage skills.",
 )
-app.registered_commands += [*packages.app.registered_commands, *files.app.registered_commands]
-attach_enabling(app)
+for name, command in {
+    "add": add,
+    "search": search,
+    "enable": packages.enable,
+    "disable": packages.disable,
+    "show": show,
+    "route": route,
+    "create": packages.create,
+    "test": try_out,
+    "validate": validation.validate,
+    "update": packages.update,
+    "remove": packages.remove,
+    "trust": packages.trust,
+    "untrust": packages.untrust,
+    "verify": packages.verify,
+    "lock": packages.lock,
+}.items():
+    app.command(name)(command)
+# Options after the script's name belong to the script.
+app.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(run)
+app.command("contracts", rich_help_panel=ADVANCED)(validation.contracts)
+app.command("check-sync", rich_help_panel=ADVANCED)(validation.check_sync)
+app.command("to-prompt", rich_help_panel=ADVANCED)(validation.to_prompt)
+app.command("info", hidden=True)(info)
+app.command("inspect", hidden=True)(inspect)
 
 _WIDTH = 100
 

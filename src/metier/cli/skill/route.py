@@ -23,11 +23,7 @@ def skills() -> None:
     """Make this a group, because `agent skills route` is called without loading the other commands."""
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the command to the group `agent skills`."""
-    app.command("route")(route)
-
-
+@app.command()
 def route(
     request: Annotated[str, typer.Argument(help="Request to rank skills for.")],
     count: Annotated[int, typer.Option("-k", "--count", min=1, help="Maximum number of skills.")] = DEFAULT_TOP_K,
@@ -83,6 +79,3 @@ def _candidate_as_json(candidate: SkillCandidate) -> dict[str, object]:
             {"word": match.word, "fields": match.fields, "meant": match.meant or None} for match in candidate.matched
         ],
     }
-
-
-attach(app)

@@ -28,13 +28,6 @@ ShowSections = Annotated[bool, typer.Option("--show-sections", help="Show headin
 _DECLARED = ("id", "compatibility", "metadata", "allowed_tools", "permissions_env", "tags", "frontmatter", "sections")
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the commands to the group `agent skills`."""
-    app.command("show")(show)
-    app.command("info", hidden=True)(info)
-    app.command("inspect", hidden=True)(inspect)
-
-
 def show(
     name: SkillName,
     show_frontmatter: ShowFrontmatter = False,

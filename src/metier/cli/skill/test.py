@@ -326,12 +326,6 @@ def _say(result: ToolResult) -> str:
 _DENIED = 5
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the commands to the group `agent skill`."""
-    app.command("test")(try_out)
-    app.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(run)
-
-
 def try_out(
     name: Annotated[str, typer.Argument(help="Skill name or folder.")],
     no_run: Annotated[bool, typer.Option("--no-run", help="Don't run any code of the skill.")] = False,

@@ -25,9 +25,9 @@ from metier.cli.shared.options import (
     RunCommand,
     Verbose,
     check_timeout,
+    get_server_url,
 )
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.cli.task.list_tasks import app as listing
 from metier.cli.task.list_tasks import find_tasks, read_on_server
 from metier.definitions.names import fold_id

@@ -7,9 +7,8 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, Config, get_server_url
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
-from metier.cli.shared.server_choice import get_server_url
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
 from metier.definitions.task import FILE_NAME, load_task

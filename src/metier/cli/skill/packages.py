@@ -1,13 +1,17 @@
-"""`agent skill …`: install, inspect, trust and remove skill packages."""
+"""`agent skills update`, `remove`, `trust`, `untrust`, `verify`, `lock`, `create`, `enable` and `disable`."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
 
-from metier.cli.shared.context import current_workspace
-from metier.cli.shared.output import count, write_json, write_line, write_text
+from metier.cli.setting_change import Change, Mine, change_setting, report_change
+from metier.cli.shared.context import current_workspace, home_folder
+from metier.cli.shared.options import AsJson
+from metier.cli.shared.output import count, warn_line, write_json, write_line, write_text
 from metier.cli.skill.add import (
     LIMITS,
     Json,
@@ -21,17 +25,18 @@ from metier.cli.skill.add import (
     open_installer,
     open_roots,
 )
-from metier.cli.skill.add import attach as attach_adding
-from metier.cli.skill.add import attach_search as attach_indexes
 from metier.cli.skill.decision import Decision, decide_interactively, say
 from metier.cli.skill.skill_status import get_package
-from metier.cli.skill.test import attach as attach_test
 from metier.cli.skill.view import render_report, render_verification
 from metier.cli.skill.workspace_skills import open_places
 from metier.cli.trust import trust_new_folder
 from metier.definitions.names import canonical_name
-from metier.errors import UsageError
+from metier.definitions.nearest import hint_nearest
+from metier.errors import SkillNotFound, UsageError
 from metier.ids import SystemClock
+from metier.settings.keys import variables_of
+from metier.settings.resolution import load_settings
+from metier.skills.activation import OPT_IN, FoundSkills, Selection, get_packages, parse_selection
 from metier.skills.capabilities_report import build_report
 from metier.skills.install.lock import (
     FILE_NAME,
@@ -45,22 +50,16 @@ from metier.skills.install.placement import read_registry
 from metier.skills.install.review import get_entry, trust_package, untrust_package, verify_entry
 from metier.skills.install.scaffold import create_skill
 from metier.skills.layout import MEGABYTE
+from metier.skills.package import SkillPackage
 from metier.skills.source import InstallSource
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.trust.judgement import digest_tree, is_trusted
 from metier.skills.trust.workspace_trust import list_brought
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Manage skill packages.",
-)
-attach_adding(app)
-attach_indexes(app)
-attach_test(app)
+KEY = "skills.enabled"
+
+Names = Annotated[list[str], typer.Argument(help="Skill names.")]
 
 
-@app.command()
 def update(
     name: Annotated[str | None, typer.Argument(help="Skill name.")] = None,
     all_skills: Annotated[bool, typer.Option("--all", help="Update all installed skills.")] = False,
@@ -88,7 +87,6 @@ async def _update(installer: Installer, name: str, decision: Decision, source: I
     return await installer.update(name, confirm=decision.answer, source=source)
 
 
-@app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="Skill name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
@@ -107,7 +105,6 @@ def remove(
         write_json({"status": "removed", "name": entry.name, "path": str(folder)})
 
 
-@app.command()
 def trust(
     name: Annotated[str, typer.Argument(help="Skill name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
@@ -128,7 +125,6 @@ def trust(
         write_json({"status": "trusted", "name": entry.name, "tree": digest.tree})
 
 
-@app.command()
 def untrust(name: Annotated[str, typer.Argument(help="Skill name.")], json: Json = False) -> None:
     """Revoke trust in a skill."""
     roots = open_places(None).roots
@@ -139,7 +135,6 @@ def untrust(name: Annotated[str, typer.Argument(help="Skill name.")], json: Json
         write_json({"status": "untrusted", "name": package.definition.name})
 
 
-@app.command()
 def verify(
     name: Annotated[str | None, typer.Argument(help="Skill name. Default: all installed skills.")] = None,
     json: Json = False,
@@ -161,7 +156,6 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command()
 def lock(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if the file is outdated; write nothing.")] = False,
     json: Json = False,
@@ -179,7 +173,6 @@ def lock(
     say(f"Wrote {FILE_NAME} with {count(len(current.skills), 'skill')}")
 
 
-@app.command()
 def create(
     name: Annotated[str, typer.Argument(help="Skill name: lowercase letters, digits, hyphens.")],
     path: Annotated[Path, typer.Option(help="Parent folder of the new skill.")] = Path(".agent/skills"),
@@ -193,3 +186,83 @@ def create(
     say(f"Wrote {folder}; edit {folder / 'SKILL.md'}")
     if json:
         write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})
+
+
+def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
+    """Enable bundled or installed skills."""
+    skills = get_packages(open_places(None).roots)
+    found = [_get_package(name, skills) for name in names]
+    own = [package for package in found if package.source not in OPT_IN]
+    if own:
+        name = own[0].definition.name
+        raise UsageError(f"Skill {name!r} is a workspace skill", hint="Workspace skills are always enabled")
+    selection = _read_enabled()
+    if isinstance(selection, str) and selection != "none":
+        raise UsageError(
+            f"{KEY} is already {selection!r}", hint="All skills are enabled; run `agent skills` to list them"
+        )
+    wanted = [canonical_name(package.definition.name) for package in found]
+    change = _write_enabled((*(() if isinstance(selection, str) else selection), *wanted), mine=mine)
+    _report_enabled(change, as_json=as_json)
+    for package in found:
+        if not is_trusted(package):
+            name = canonical_name(package.definition.name)
+            warn_line(f"warning: {name} is not trusted and not used; to trust it, run `agent skills trust {name}`")
+
+
+def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
+    """Disable skills."""
+    skills = get_packages(open_places(None).roots)
+    selection = _read_enabled()
+    if isinstance(selection, str):
+        # `all` without one of them is a list.
+        packages = [package for package in skills.packages if package.source in OPT_IN]
+        enabled = [] if selection == "none" else [canonical_name(package.definition.name) for package in packages]
+    else:
+        enabled = [canonical_name(name) for name in selection]
+    dropped = [canonical_name(name) for name in names]
+    for name in dropped:
+        if name not in enabled:
+            if name not in _list_names(skills):
+                raise _not_found(name, skills)
+            warn_line(f"{name} was not enabled")
+    change = _write_enabled([name for name in enabled if name not in dropped], mine=mine)
+    _report_enabled(change, as_json=as_json)
+
+
+def _read_enabled() -> Selection:
+    """Return the selection of the settings file, without the environment's."""
+    without = {name: value for name, value in os.environ.items() if name not in variables_of(KEY)}
+    loaded = load_settings(flags={}, environ=without, cwd=current_workspace(), home=home_folder(), config=None)
+    enabled = loaded.settings.skills.enabled
+    return parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled))
+
+
+def _write_enabled(names: Sequence[str], *, mine: bool) -> Change:
+    listed = ",".join(dict.fromkeys(canonical_name(name) for name in names))
+    return change_setting(KEY, listed or "none", mine=mine)
+
+
+def _report_enabled(change: Change, *, as_json: bool) -> None:
+    report_change(change)
+    if as_json:
+        write_json({"file": str(change.file), "key": change.key, "value": change.value})
+
+
+def _get_package(name: str, skills: FoundSkills) -> SkillPackage:
+    package = skills.find(name)
+    if package is None:
+        raise _not_found(name, skills)
+    return package
+
+
+def _list_names(skills: FoundSkills) -> set[str]:
+    return {canonical_name(package.definition.name) for package in skills.packages}
+
+
+def _not_found(name: str, skills: FoundSkills) -> SkillNotFound:
+    hint = (
+        hint_nearest(canonical_name(name), _list_names(skills))
+        or "Run `agent skills` to list them, or `agent skills add` to install one"
+    )
+    return SkillNotFound(f"No skill is called {name!r}", hint=hint)
