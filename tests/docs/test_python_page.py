@@ -1,4 +1,4 @@
-"""The page on the Python API, typed in by a reader who starts in an empty folder; only the model is scripted."""
+"""Follow the Python tutorial in an empty folder; only the model is scripted."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ REPLIES = (
     calls("Write", path="letter.txt", content="Dear Ada\n"),
     calls("Write", path="drafts/letter.txt", content="Dear Ada\n"),
     says("The letter is in drafts/letter.txt."),
-    calls("ask_user", question="Which colour?"),
+    calls("ask_user", question="Which color?"),
     calls("Write", path="wall.txt", content="blue\n"),
     says("The wall is blue."),
     calls("Glob", pattern="*.py"),
@@ -32,19 +32,23 @@ REPLIES = (
 )
 
 
-def test_every_program_of_the_page_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
+def test_every_program_of_the_page_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     folder.mkdir()
 
     with running_model() as model:
         model.follow(*REPLIES, REPLIES[0], says("not asked"))
-        exported = {"AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "any"}
+        # The scripted server speaks the format of OpenAI, and takes the place of the default provider.
+        exported = {
+            "AGENT_MODEL_PROVIDER": "openai",
+            "AGENT_MODEL_NAME": "m",
+            "AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL": model.url,
+        }
         commands = read_through(PAGE, Reader(folder=folder, home=home, exported=exported))
-        # The others are forks of a process that has imported Metier already.
-        anew = {**os.environ, "HOME": str(home), **exported}
-        said = subprocess.run([sys.executable, "greet.py"], cwd=folder, env=anew, capture_output=True, check=False)
+        environment = {**os.environ, "HOME": str(home), **exported}
+        done = subprocess.run([sys.executable, "greet.py"], cwd=folder, env=environment, capture_output=True, check=False)
 
-    assert (said.returncode, said.stdout) == (0, b"completed 1\nGood morning, Ada!\n"), said.stderr
+    assert (done.returncode, done.stdout) == (0, b"completed 1\nGood morning, Ada!\n"), done.stderr
     assert commands == 11
-    assert len(model.script) == 1, "every reply was asked for"
+    assert len(model.script) == 1, "every reply was requested"
