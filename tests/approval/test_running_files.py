@@ -4,7 +4,7 @@ import pytest
 from verdicts import judge, read_scope
 
 from metier.context.decoder import build_step
-from metier.engine.state.calls import build_memory_key
+from metier.engine.state.steps import build_memory_key
 
 RUNNING = [
     ".gitattributes", "sub/.gitattributes", ".gitmodules", ".ripgreprc", "conftest.py", "tests/conftest.py",

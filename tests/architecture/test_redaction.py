@@ -12,7 +12,7 @@ ALLOWED = {
     # Requests to an embeddings service leave the machine and are no entries.
     ("skill_index.py", "redact"),
     # Whole requests and replies, as files for debugging.
-    ("model/debug_bodies.py", "redact_body"),
+    ("model/model_call.py", "redact_body"),
 }
 
 

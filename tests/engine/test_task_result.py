@@ -6,7 +6,7 @@ import pytest
 from journals import folded, started
 from msgspec.structs import replace
 
-from metier.engine.delegation.task_result import build_task_result
+from metier.engine.delegation import build_task_result
 from metier.engine.entries.step import StepFinished
 from metier.engine.entries.task import ChildRequest, PlannedStep, TaskPlanned
 from metier.telemetry.excerpt import cut_middle

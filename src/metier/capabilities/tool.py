@@ -14,7 +14,7 @@ from metier.capabilities.advisor import Bill
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
-from metier.capabilities.impl.saved_replies import delete_saved_replies, has_saved_reply
+from metier.capabilities.impl.process import delete_saved_replies, has_saved_reply
 from metier.capabilities.inputs import build_input_schema
 from metier.capabilities.protocol import AgentResponse, TaskState
 from metier.capabilities.turns import Conversations, TurnRequest

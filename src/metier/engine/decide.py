@@ -10,13 +10,18 @@ from metier.context.control import is_one_of_many, is_same_call, is_single
 from metier.decisions import ActionStep, TaskState, describe_failure, get_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
-from metier.engine.delegation.orders import find_refusal, is_delegation, order_agent
-from metier.engine.delegation.task_result import as_json, build_task_result, render_result
+from metier.engine.delegation import (
+    as_json,
+    build_agent_request,
+    build_task_result,
+    find_refusal,
+    is_delegation,
+    render_result,
+)
 from metier.engine.entries.limits import Limits
-from metier.engine.state.calls import build_identity, build_memory_key
 from metier.engine.state.due_hooks import find_before, find_due, find_ending, find_permission, get_question
 from metier.engine.state.run_state import RunState
-from metier.engine.state.steps import Step
+from metier.engine.state.steps import Step, build_identity, build_memory_key
 from metier.providers.options import OFFLINE
 from metier.tools.effects import Effect
 
@@ -298,7 +303,7 @@ def _starts_reading_child(state: RunState, step: Step) -> bool:
     others = [each.action for each in siblings if each.step_id != step.step_id]
     # A step that isn't among the first siblings is judged again when it is.
     is_first = any(each.step_id == step.step_id for each in siblings)
-    return is_first and order_agent(state, step.action, beside=others).reads_only
+    return is_first and build_agent_request(state, step.action, beside=others).reads_only
 
 
 def describe_disabled(name: str) -> str:

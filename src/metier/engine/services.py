@@ -17,7 +17,7 @@ from metier.context.tokens import TokenCounter
 from metier.decisions import ActionStep
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
-from metier.engine.delegation.partners import Partners
+from metier.engine.delegation import Partners
 from metier.engine.entries.run import RunWorktree
 from metier.engine.entries.skill import SkillsRanked
 from metier.engine.nearby_instructions import Nearby

@@ -20,7 +20,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.project_files import Deny, ProjectFile
 from metier.definitions.skills.scripts import is_capability
 from metier.engine.decide import Policy, get_read_denial
-from metier.engine.delegation.partners import Partners
+from metier.engine.delegation import Partners
 from metier.engine.nearby_instructions import describe_files
 from metier.engine.services import Instructions, Services
 from metier.engine.skill_index import SkillIndex
@@ -88,9 +88,8 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
-        skill_index = _open_skill_index(
-            packages, run, (*agent.problems, *toolsets.problems, *list_blocked(host, packages))
-        )
+        problems = (*agent.problems, *toolsets.problems, *list_blocked(host, packages))
+        skill_index = _open_skill_index(packages, run, problems)
         opened.push_async_callback((models := open_models(host, facts, skill_index, run=run)).aclose)
         own = _list_own(packages, host, run=run, confinement=confinement, reading=reading, policy_file=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)

@@ -15,8 +15,7 @@ from pydantic import JsonValue
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
-from metier.engine.delegation.orders import order_step
-from metier.engine.delegation.partners import fill_inputs, read_inputs
+from metier.engine.delegation import build_step_request, fill_inputs, read_inputs
 from metier.engine.entries.limits import Limits
 from metier.engine.entries.run import RunFailed, RunStarted
 from metier.engine.entries.task import ChildRequest, ChildRequested, PlannedStep, TaskPlanned
@@ -321,4 +320,4 @@ def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -
         for step in task.steps
     )
     apply(parent, TaskPlanned(steps=tuple(planned)))
-    return replace(build_ordered(order_step(parent, parent.steps[number], task)), mode="dry_run")
+    return replace(build_ordered(build_step_request(parent, parent.steps[number], task)), mode="dry_run")

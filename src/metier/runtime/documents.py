@@ -9,7 +9,7 @@ from msgspec import convert
 from pydantic import JsonValue
 
 from metier.definitions.task import TaskDefinition, render_criterion
-from metier.engine.delegation.partners import read_inputs
+from metier.engine.delegation import read_inputs
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.execution.approval_requests import Found, render_call
 from metier.runtime.questions.approval_questions import ApprovalQuestion

@@ -16,8 +16,15 @@ from metier.definitions.files.whole_file import replace_file
 from metier.definitions.names import name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.engine import actions as a
-from metier.engine.delegation.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
-from metier.engine.delegation.partners import fill_inputs
+from metier.engine.delegation import (
+    build_agent_request,
+    build_child_id,
+    build_step_request,
+    build_task_request,
+    fill_inputs,
+    get_arguments,
+    wait_for,
+)
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunFailed, RunPaused, RunResumed
 from metier.engine.entries.step import StepFinished
@@ -65,7 +72,7 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
     for step in steps:
         intent = build_intent(step, log, services)
         beside = [other for other in steps if other is not step]
-        order = _build_order(step, log.state, services, beside=beside)
+        order = _build_request(step, log.state, services, beside=beside)
         if isinstance(order, str):
             refused = StepFinished(
                 step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
@@ -137,22 +144,22 @@ def list_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
     return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 
 
-def _build_order(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> ChildRequest | str:
+def _build_request(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> ChildRequest | str:
     """Build the request for a child run, or return why it is rejected."""
     if state.plan:
         assert services.task is not None
-        return order_step(state, step, services.task)
+        return build_step_request(state, step, services.task)
     if step.action.type == "delegate":
         wanted = str(step.action.params.get("agent", ""))
         agent = services.partners.find_agent(wanted)
         if agent is None:
             return f"There is no agent {wanted!r}. {hint_nearest(wanted, [a.id for a in services.partners.agents])}"
-        order = order_agent(state, step.action, beside=[other.action for other in beside])
+        order = build_agent_request(state, step.action, beside=[other.action for other in beside])
         return replace(order, agent=agent.id)
-    return _order_task(step, state, services)
+    return _build_task_request(step, state, services)
 
 
-def _order_task(step: Step, state: RunState, services: Services) -> ChildRequest | str:
+def _build_task_request(step: Step, state: RunState, services: Services) -> ChildRequest | str:
     arguments = get_arguments(step.action)
     wanted = str(arguments.get("task", ""))
     task = services.partners.find_task(wanted)
@@ -162,7 +169,7 @@ def _order_task(step: Step, state: RunState, services: Services) -> ChildRequest
     inputs, wrong = fill_inputs(task.inputs, given if isinstance(given, dict) else {})
     if wrong:
         return f"Task {task.id!r} cannot be run: {'; '.join(wrong)}"
-    return order_task(state, task_id=task.id, text=task.name or task.id, inputs=inputs)
+    return build_task_request(state, task_id=task.id, text=task.name or task.id, inputs=inputs)
 
 
 def _build_result(child: RunState) -> ToolResult:

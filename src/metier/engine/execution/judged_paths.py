@@ -15,9 +15,8 @@ from metier.approval.judge import name_call
 from metier.approval.rules import Verdict
 from metier.engine.decide import judge_step
 from metier.engine.services import Services
-from metier.engine.state.calls import edit_arguments
 from metier.engine.state.run_state import RunState
-from metier.engine.state.steps import Step
+from metier.engine.state.steps import Step, edit_arguments
 from metier.errors import ToolFailed
 from metier.tools.toolbox import Toolbox
 

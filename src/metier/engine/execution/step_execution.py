@@ -22,7 +22,7 @@ from metier.decisions import StepStatus, TaskState, answers_in_json, describe_fa
 from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
 from metier.engine.decide import get_read_denial, judge_step
-from metier.engine.delegation.orders import order_call, wait_for
+from metier.engine.delegation import build_call_request, wait_for
 from metier.engine.entries.question import InputAsked
 from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import FailureTold, SpoolIdentity, StepFinished, StepRetried, StepStarted
@@ -313,7 +313,7 @@ def _find_wait(
     if result.question is not None:
         return replace(_build_question(step, result.question), spent=result.spent)
     if (work := result.handed_on) is not None:
-        order = order_call(log.state, work.call)
+        order = build_call_request(log.state, work.call)
         return ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
     return None
 

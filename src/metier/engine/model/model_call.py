@@ -1,10 +1,13 @@
 """One turn with the model: the request is recorded, sent, its reply recorded, and only then decoded."""
 
+import dataclasses
+import json
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from msgspec import structs
+from pydantic import JsonValue
 
 from metier.approval.judge import describe_unlisted
 from metier.context.budget import FittedPrompt, fit_exactly
@@ -18,7 +21,6 @@ from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallSta
 from metier.engine.entries.question import UserMessageAdded
 from metier.engine.entries.run import RunFailed, RunPaused
 from metier.engine.journal import RunLog
-from metier.engine.model.debug_bodies import keep_reply, keep_request
 from metier.engine.model.dry_run_reply import answer_dry_run
 from metier.engine.model.media import load_media
 from metier.engine.model.prompt import (
@@ -45,8 +47,11 @@ from metier.providers.feature_support import Feature
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 from metier.providers.tool_names import own_names
 from metier.telemetry.excerpt import one_line
+from metier.values import dump_fields, dump_value
 
 QUOTED_CHARACTERS = 300
+_DEBUG_FOLDER = "llm"
+"""Folder of a run for whole requests and replies."""
 
 
 async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
@@ -125,7 +130,7 @@ async def _ask_once(
         is_json=asking.is_json,
     )
     await log.record(intent)
-    keep_request(action, request, services)
+    _save_body(action, request, services)
     if log.state.is_dry_run:
         reply = answer_dry_run(log.state, services, fitted=fitted, request=request)
         await log.record(ModelReplied(turn=action.turn, reply=reply))
@@ -141,7 +146,7 @@ async def _ask_once(
             raise
         await log.record(RunFailed(reason=failure.reason, message=failure.sentence))
         return
-    keep_reply(action, reply, services)
+    _save_body(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
     price = reply_cost(reply, requested=request.model, facts=services.facts)
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
@@ -347,3 +352,22 @@ def _tell_of_prompt(
             request_hash=fingerprint.hash,
         )
     )
+
+
+def dump_request(request: ModelRequest) -> JsonValue:
+    """Dump everything except the bytes of pictures, which messages name by their hash."""
+    names = [each.name for each in dataclasses.fields(request) if each.name != "media"]
+    return {name: dump_value(getattr(request, name)) for name in names}
+
+
+def _save_body(action: CallModel, body: ModelRequest | ModelReply, services: Services) -> None:
+    """Save a whole request or reply for debugging, if the settings ask for it."""
+    if services.redact_body is None:
+        return
+    kind, dumped = ("request", dump_request(body)) if isinstance(body, ModelRequest) else ("reply", dump_fields(body))
+    folder = services.run_folder / _DEBUG_FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = json.dumps(services.redact_body(dumped), ensure_ascii=False, indent=2) + "\n"
+    # A turn has a second request if the first reply could not be decoded.
+    name = f"turn-{action.turn}{'-repair' if action.repair else ''}.{kind}.json"
+    (folder / name).write_text(text, encoding="utf-8", errors="replace")

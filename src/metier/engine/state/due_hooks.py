@@ -8,9 +8,8 @@ import json
 from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.entries.step import HooksRan
-from metier.engine.state.calls import edit_arguments
 from metier.engine.state.run_state import RunState
-from metier.engine.state.steps import Step
+from metier.engine.state.steps import Step, edit_arguments
 from metier.tools.hooks.definition import HookCommand, HookEvent, list_names, matches
 
 BLOCKED = "hook_blocked"

@@ -41,11 +41,18 @@ from metier.engine.entries.step import (
 )
 from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested, ResultChecked, TaskPlanned
 from metier.engine.state.authority import adopt, reopen
-from metier.engine.state.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.state.due_hooks import apply_hooks
 from metier.engine.state.phases import IllegalTransition
 from metier.engine.state.run_state import Child, RunState
-from metier.engine.state.steps import Step, add_candidates, build_exchange, read_plan
+from metier.engine.state.steps import (
+    Step,
+    add_candidates,
+    build_exchange,
+    build_identity,
+    build_memory_key,
+    edit_arguments,
+    read_plan,
+)
 from metier.messages import Spent, user
 from metier.store.usage import Amounts, parse_hour
 

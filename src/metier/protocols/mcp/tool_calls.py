@@ -15,8 +15,7 @@ from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
-from metier.engine.delegation.orders import read_output_schema
-from metier.engine.delegation.partners import InputSpec, read_inputs
+from metier.engine.delegation import InputSpec, read_inputs, read_output_schema
 from metier.errors import MetierError, UsageError
 from metier.protocols.driven_runs import Drive, list_steps
 from metier.protocols.mcp.call_results import build_error, build_result, describe_waiting

@@ -14,9 +14,9 @@ from metier.context.decoder import build_step
 from metier.decisions import TaskState
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.engine.loop import hold_lease
-from metier.engine.state.calls import build_memory_key
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import build_memory_key
 from metier.errors import UsageError, unwrapped
 from metier.ids import get_user
 from metier.providers.model_names import ModelName, parse_model_name

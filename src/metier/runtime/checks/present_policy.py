@@ -22,9 +22,9 @@ from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.execution.approval_requests import Found
 from metier.engine.execution.judged_paths import get_call_leads
 from metier.engine.journal import read_entries
-from metier.engine.state.calls import build_memory_key
 from metier.engine.state.fold import apply, fold
 from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import build_memory_key
 from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_all_tools, list_tools
 from metier.runtime.confinement import find_reading_level

@@ -17,7 +17,7 @@ from metier.definitions.references import find_limit, resolve_list
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, TaskStep, load_task
 from metier.engine.decide import Policy
-from metier.engine.delegation.partners import Partner, Partners, read_inputs
+from metier.engine.delegation import Partner, Partners, read_inputs
 from metier.engine.entries.entry import parse_entry, render_entry
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.task import ChildRequest

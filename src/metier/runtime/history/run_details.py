@@ -15,7 +15,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelReplied
 from metier.engine.entries.step import StepFinished
 from metier.engine.journal import read_entries, read_entries_of
-from metier.engine.model.debug_bodies import dump_request
+from metier.engine.model.model_call import dump_request
 from metier.engine.model.past_prompts import list_turns, rebuild_prompt
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState

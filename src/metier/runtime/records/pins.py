@@ -21,7 +21,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.skills.skill import parse_skill
-from metier.engine.delegation.partners import Partners
+from metier.engine.delegation import Partners
 from metier.engine.entries.run import RunStarted
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError

@@ -16,8 +16,7 @@ from metier.definitions.references import INHERIT, Reference, resolve_list
 from metier.definitions.skills.skill_names import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.front_matter import Document, parse_document
-from metier.engine.delegation.orders import read_output_schema
-from metier.engine.delegation.partners import InputSpec, fill_inputs, read_inputs
+from metier.engine.delegation import InputSpec, fill_inputs, read_inputs, read_output_schema
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, read_definition_file

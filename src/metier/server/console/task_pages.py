@@ -13,7 +13,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.schedule import build_schedule
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.definitions.task import FILE_NAME as TASK_FILE
-from metier.engine.delegation.partners import read_inputs
+from metier.engine.delegation import read_inputs
 from metier.errors import UsageError
 from metier.runtime.child_runs import request_task
 from metier.runtime.queue.detached import submit
