@@ -88,8 +88,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
-        problems = (*agent.problems, *toolsets.problems, *list_blocked(host, packages))
-        skill_index = _open_skill_index(packages, run, problems)
+        skill_index = _open_skill_index(packages, run, (*toolsets.problems, *list_blocked(host, packages)))
         opened.push_async_callback((models := open_models(host, facts, skill_index, run=run)).aclose)
         own = _list_own(packages, host, run=run, confinement=confinement, reading=reading, policy_file=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
@@ -158,9 +157,8 @@ def _open_skill_index(packages: Sequence[SkillPackage], run: PreparedRun, proble
     """Open the skill index; its load time includes reading the skills."""
     agent, clock = run.agent, run.agent.host.clock
     started = clock.monotonic()
-    skill_index = open_skill_index(
-        packages, agent.host, web=agent.web, problems=problems, is_asking=not run.is_plan_only
-    )
+    known = (*agent.problems, *problems)
+    skill_index = open_skill_index(packages, agent.host, web=agent.web, problems=known, is_asking=not run.is_plan_only)
     return replace(skill_index, load_ms=round(agent.load_ms + measure_ms(clock, started), 3))
 
 
