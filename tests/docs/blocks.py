@@ -1,20 +1,20 @@
-"""The blocks of the pages: what each holds, and what its mark says becomes of it.
+"""Read the code blocks of the pages, and the mark that says how each is tested.
 
-A mark is an HTML comment on the line above a block, so a reader of the page does not see it:
+A mark is an HTML comment on the line above a block, invisible to readers of the page:
 
-    <!-- test -->                       typed in, command by command; what stands below a command is printed by it
-    <!-- test, exit code 2 -->          the same, and the last command ends so
-    <!-- test with rabbitmq -->         typed in by a reader who has that
-    <!-- test in another terminal -->   started, and left running to the end of the page
+    <!-- test -->                       executed command by command; the lines below a command are its expected output
+    <!-- test, exit code 2 -->          the same, with the exit code of the last command
+    <!-- test with rabbitmq -->         executed only if RabbitMQ is available
+    <!-- test in another terminal -->   started in the background until the end of the page
     <!-- file: PATH -->                 written to that file of the workspace
-    <!-- checked as PATH -->            a file, or a piece of one, that the validator of its kind accepts
-    <!-- checked by tests/FILE -->      played by that test
-    <!-- from PATH -->                  stands in that file of the repository
-    <!-- piece -->                      a piece of a program: it can be compiled, and what it imports exists
-    <!-- needs … -->                    not run: it needs what the comment names, see `NEEDS`
-    <!-- output -->                     a drawing, or what is printed and sent
+    <!-- checked as PATH -->            a file or a part of one, checked by the validator of its kind
+    <!-- checked by tests/FILE -->      executed by that test
+    <!-- from PATH -->                  quoted from that file of the repository
+    <!-- piece -->                      a part of a program: it compiles, and its imports exist
+    <!-- needs … -->                    not executed: it needs one of `NEEDS`
+    <!-- output -->                     a drawing or output
 
-And for what a reader has done before, or does elsewhere, commands that the page does not show:
+Commands that the page doesn't show, such as earlier work of the reader:
 
     <!-- prepare
     agent init --provider offline
@@ -33,7 +33,7 @@ PAGES = sorted(
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     if path.parent != REFERENCE
 )
-"""All but the reference, which is generated: `tests/cli/test_help_examples.py` runs its examples."""
+"""All pages except the generated reference, whose examples `tests/cli/test_help_examples.py` runs."""
 
 NEEDS = ("a key", "a package index", "a remote server", "a person", "an editor", "another system", "the repository")
 FOUND = re.compile(
@@ -67,7 +67,7 @@ class Block:
 
     @property
     def meaning(self) -> dict[str, str | None]:
-        """The parts of the mark; none where there is no mark, or one that means nothing."""
+        """The parts of the mark; empty if there is no valid mark."""
         found = MARK.fullmatch(self.mark)
         return found.groupdict() if found else {}
 

@@ -1,4 +1,4 @@
-"""Lets the tests of pages share how a page is followed."""
+"""Make `blocks` and `walkthrough` importable."""
 
 import sys
 from pathlib import Path

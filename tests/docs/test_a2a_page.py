@@ -1,4 +1,4 @@
-"""The session of `docs/how-to/a2a.md`, with a server that the test starts, as the page says."""
+"""Follow `docs/how-to/a2a.md` with a server that the test starts."""
 
 import sys
 from pathlib import Path

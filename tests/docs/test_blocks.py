@@ -1,4 +1,4 @@
-"""Files and programs that pages show are right. `tests/architecture/test_docs_pages.py` wants a mark on each block."""
+"""Check the files and programs on the pages. `tests/architecture/test_docs_pages.py` requires a mark for each block."""
 
 import json
 import re
@@ -21,7 +21,7 @@ BEGINNINGS = {
     "SKILL.md": "name: notes\ndescription: Takes notes. Use it for notes.\n",
     "TASK.md": "name: Notes\n",
 }
-"""The file around a piece of front matter."""
+"""Front matter to complete a fragment."""
 
 
 def test_no_block_is_missed() -> None:
@@ -41,7 +41,7 @@ def test_a_block_without_a_mark_that_means_something_is_found(mark: str, tmp_pat
 
 
 def test_commands_are_not_left_unrun_as_output_or_files() -> None:
-    """Only a missing requirement, or another test that runs it, excuses a block from being executed."""
+    """A block may stay unexecuted only if it needs something special or another test runs it."""
     reasons = ("needs", "test")
 
     unrun = [block for block in BLOCKS if "$ agent " in block.text and not block.is_typed]
@@ -53,11 +53,11 @@ def test_commands_are_not_left_unrun_as_output_or_files() -> None:
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.meaning.get("test")], ids=lambda block: block.where
 )
-def test_a_block_that_another_test_plays_is_read_by_it(block: Block) -> None:
+def test_a_block_that_another_test_executes_is_read_by_it(block: Block) -> None:
     assert block.page.name in (ROOT / str(block.meaning["test"])).read_text("utf-8")
 
 
-def test_data_and_programs_of_the_pages_can_be_read() -> None:
+def test_data_and_programs_on_the_pages_can_be_parsed() -> None:
     readers: dict[str, Callable[[str], Any]] = {
         "json": json.loads,
         "yaml": yaml.safe_load,
@@ -69,13 +69,13 @@ def test_data_and_programs_of_the_pages_can_be_read() -> None:
             readers[block.language](block.text)
 
 
-def test_code_that_a_page_takes_from_a_file_stands_there() -> None:
+def test_code_that_a_page_quotes_from_a_file_is_in_that_file() -> None:
     for block in BLOCKS:
         if source := block.meaning.get("source"):
             assert block.text in (ROOT / source).read_text("utf-8"), block.where
 
 
-def test_a_piece_of_a_program_imports_what_exists() -> None:
+def test_imports_of_program_fragments_exist() -> None:
     for block in BLOCKS:
         if block.meaning.get("piece"):
             imports = [line for line in block.text.splitlines() if line.startswith(("import ", "from "))]
@@ -83,7 +83,7 @@ def test_a_piece_of_a_program_imports_what_exists() -> None:
 
 
 @pytest.mark.parametrize("block", CHECKED, ids=lambda block: f"{block.where} {block.meaning['kind']}")
-def test_a_file_that_a_page_shows_is_right(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_on_a_page_is_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, file = tmp_path / "home", tmp_path / "work" / str(block.meaning["kind"])
     home.mkdir()
     file.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Every `agent …` that a page shows or a message advises is a command that exists, with options that it has."""
+"""Check that every `agent …` on a page or in a message is an existing command with existing options."""
 
 import re
 import shlex
@@ -31,14 +31,14 @@ class Shown(NamedTuple):
 
 
 def find_typed(path: Path) -> Iterator[Shown]:
-    """Lines after a `$`, as a shell would read them: the words after each `agent`, to the end of that command."""
+    """Yield the words after each `agent` of lines that start with `$`, split like a shell does."""
     for match in TYPED.finditer(path.read_text("utf-8")):
         lexer = shlex.shlex(match[1].replace("\\\n", " "), posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         try:
             words = list(lexer)
         except ValueError:
-            # Quotes that close on a later line: the command itself stands before them.
+            # The quotes close on a later line; the command comes before them.
             words = match[1].split()
         yield from _cut(words, path)
 

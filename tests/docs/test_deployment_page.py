@@ -1,4 +1,4 @@
-"""The page on deployment, typed in by a reader who has a database and a broker. What it names has to exist."""
+"""Follow the deployment page with a database and a broker, and check the commands and queries that it names."""
 
 import re
 import shutil
@@ -59,7 +59,7 @@ def test_every_command_for_rabbitmq_works_and_shows_what_the_page_says(
             "DATABASE_URL": postgres_url,
             "ERL_EPMD_PORT": str(server.mapper_port),
             "RABBITMQ_NODENAME": f"metier{server.port}@localhost",
-            # Before the wrapper of a distribution, which wants to be root and to change to another user.
+            # Precedes a distribution's wrapper, which must run as root to switch the user.
             "PATH": f"{Path(sys.executable).parent}:{server.program.parent}:/usr/bin:/bin",
         }
         addresses = {"broker.example:5672": f"127.0.0.1:{server.port}"}

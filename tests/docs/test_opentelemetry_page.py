@@ -1,4 +1,4 @@
-"""The session of `docs/operations/opentelemetry.md`, typed in by a reader with a tracing backend."""
+"""Follow `docs/operations/opentelemetry.md` with a tracing backend."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every page with commands, typed in by a reader who starts in an empty folder with an empty home."""
+"""Follow every page with commands, in an empty folder with an empty home."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ WITH_MORE = {
     "docs/how-to/server.md": "test_server_pages.py",
     "docs/how-to/fleet.md": "test_server_pages.py",
 }
-"""Pages whose reader has more than an empty folder, and the tests that follow them."""
+"""Pages that need more than an empty folder, and the tests that follow them."""
 FOLLOWED = [
     page
     for page in PAGES
@@ -34,7 +34,7 @@ FOLLOWED = [
 
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_command_of_a_page_works_and_shows_what_the_page_says(page: Path, tmp_path: Path) -> None:
+def test_every_command_of_a_page_works_and_prints_the_shown_output(page: Path, tmp_path: Path) -> None:
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
@@ -42,7 +42,7 @@ def test_every_command_of_a_page_works_and_shows_what_the_page_says(page: Path, 
     assert read_through(page, Reader(folder, home, exported={"AGENT_WORKER_IDLE_SECONDS": "0.5"})) > 0
 
 
-def test_doctor_says_of_the_sandbox_what_its_page_says(tmp_path: Path) -> None:
+def test_doctor_reports_the_sandbox_as_its_page_shows(tmp_path: Path) -> None:
     if choose_level(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     folder, home = tmp_path / "project", tmp_path / "home"

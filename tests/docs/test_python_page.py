@@ -47,7 +47,8 @@ def test_every_program_of_the_page_runs_and_prints_the_shown_output(tmp_path: Pa
         }
         commands = read_through(PAGE, Reader(folder=folder, home=home, exported=exported))
         environment = {**os.environ, "HOME": str(home), **exported}
-        done = subprocess.run([sys.executable, "greet.py"], cwd=folder, env=environment, capture_output=True, check=False)
+        command = [sys.executable, "greet.py"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
 
     assert (done.returncode, done.stdout) == (0, b"completed 1\nGood morning, Ada!\n"), done.stderr
     assert commands == 11

@@ -1,4 +1,4 @@
-"""The README stays short, and `./dev demo` prints what it shows. `test_pages.py` follows the rest of it."""
+"""Check the README's length, comparison and demo. `test_pages.py` follows the rest of it."""
 
 import json
 import os

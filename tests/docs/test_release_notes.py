@@ -1,4 +1,4 @@
-"""Release notes before an upgrade: the changelog of this version, and the extras."""
+"""Check the changelog of this version and the table of extras."""
 
 import re
 import tomllib

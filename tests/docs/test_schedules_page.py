@@ -1,4 +1,4 @@
-"""The example of a file on the page of schedules is right and names every field."""
+"""Check that the example file on the schedules page is valid and its table names every field."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages on servers and fleets: docs/operations/server.md, docs/how-to/server.md, docs/how-to/fleet.md."""
+"""Follow the server and fleet pages: docs/operations/server.md, docs/how-to/server.md, docs/how-to/fleet.md."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(("page", "port"), [("how-to/server.md", "8080"), ("operations/server.md", "8321")])
-def test_server_of_the_page_does_what_the_page_says(page: str, port: str, folders: tuple[Path, Path]) -> None:
+def test_every_command_of_the_page_works_and_prints_the_shown_output(
+    page: str, port: str, folders: tuple[Path, Path]
+) -> None:
     free = str(find_free_ports(1)[0])
     exported = {"AGENT_SERVER_PORT": free} if page == "operations/server.md" else {}
 

@@ -1,4 +1,4 @@
-"""The documentation site: its search works, and it fetches nothing from elsewhere."""
+"""Check the built site: search works, and no request leaves it."""
 
 import http.server
 import os
@@ -24,12 +24,12 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 class _QuietHandler(http.server.SimpleHTTPRequestHandler):
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: pytest shows what a test prints."""
+        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site, built without a warning: by `./dev test` before it began, else here."""
+    """Return the folder of the site: the one that `./dev test` built, or one built here without warnings."""
     if ready := os.environ.get("METIER_SITE"):
         return Path(ready)
     folder = tmp_path_factory.mktemp("site")
@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(built: Path) -> Iterator[str]:
-    """The address of the built site on loopback."""
+    """Serve the site on loopback and yield its address."""
     handler = partial(_QuietHandler, directory=str(built))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""The page on sub-agents, typed in by a reader who starts in an empty folder; only the model is scripted."""
+"""Follow the sub-agents page in an empty folder; only the model is scripted."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ TASKS = [
 LOOK = calls("Read", path="notes.md")
 
 
-def test_every_command_of_the_page_works_and_shows_what_the_page_says(tmp_path: Path) -> None:
+def test_every_command_of_the_page_works_and_prints_the_shown_output(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     folder.mkdir()

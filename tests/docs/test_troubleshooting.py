@@ -1,4 +1,4 @@
-"""Every message that `docs/troubleshooting.md` quotes is one that a user sees: each symptom is played."""
+"""Provoke every message that `docs/troubleshooting.md` quotes."""
 
 import re
 import sys
@@ -22,12 +22,12 @@ QUOTES = re.findall(r"^> `(.*)`$", PAGE.read_text("utf-8"), re.MULTILINE)
 PLAYED_ELSEWHERE = {
     "The disk of the run store is full; free some space, then resume": "engine/test_run_faults.py",
 }
-"""Messages that need more than a folder, and the tests that bring them about."""
+"""Messages that need more than a folder, and the tests that provoke them."""
 
 
 class Symptom(NamedTuple):
     words: str
-    """Of the quote."""
+    """Words that identify the quote."""
     replies: tuple[Reply, ...]
     command: tuple[str, ...]
     exit_code: int
@@ -126,7 +126,7 @@ def test_a_damaged_line_of_a_log_is_reported_as_on_the_page(
     assert is_quoted("is damaged", capsys.readouterr().err, tmp_path)
 
 
-def test_every_quote_of_the_page_is_played() -> None:
+def test_every_quote_of_the_page_is_provoked() -> None:
     played = [symptom.words for symptom in SYMPTOMS] + ["drives run", "is damaged"]
 
     assert [quote for quote in QUOTES if not any(words in quote for words in played)] == list(PLAYED_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""The skill that `docs/tutorials/first-skill.md` builds, used by a model; `test_pages.py` runs it without one."""
+"""Use the skill of `docs/tutorials/first-skill.md` with a model; `test_pages.py` runs it without one."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Type in what a page of the documentation shows, as a reader would, and compare what is printed."""
+"""Execute the commands of a documentation page like a reader, and compare their output."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ from blocks import Block, read_blocks
 from agent_command import AGENT, run_agent
 
 ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}|ap-[0-9a-f]+")
-"""Of a run, of an approval: another each time. Where a page shows one, later commands mean the one that was printed."""
+"""ID of a run or an approval. An ID on a page stands for the one that was printed at that place."""
 MAX_SECONDS = 120.0
-"""That a command may take."""
+"""Time limit of a command."""
 SHELL_SYNTAX = re.compile(r"[|&;<>$`*?~(){}!#\\\n]")
 QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
 EXPORT = re.compile(r'export (\w+)="?([^"$]*)"?')
@@ -32,20 +32,20 @@ class Reader:
     folder: Path
     home: Path
     has: str = ""
-    """Requirement of some blocks (`test with …`): if it is met those run, otherwise the others."""
+    """Requirement that is met (`test with …`): blocks with it run instead of the others."""
     addresses: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Text on the page, and its value here."""
+    """Text on the page and its replacement."""
     exported: dict[str, str] = field(default_factory=dict[str, str])
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
     def translate(self, text: str) -> str:
-        for said, meant in {**self.addresses, **self.ids}.items():
-            text = text.replace(said, meant)
+        for shown, actual in {**self.addresses, **self.ids}.items():
+            text = text.replace(shown, actual)
         return text
 
 
 def follow(page: Path, *, folder: Path, home: Path) -> int:
-    """Write the files and run the commands of a page in order; how many commands there were."""
+    """Write the files and run the commands of a page in order. Return the number of commands."""
     return read_through(page, Reader(folder=folder, home=home))
 
 
@@ -78,9 +78,9 @@ def _follow_command(command: str, reader: Reader, shown: Sequence[str], code: in
 
 
 def find_commands(block: Block) -> Iterator[tuple[str, list[str], int]]:
-    """Each `$` line with the lines below it and how it ends."""
+    """Yield each `$` line with the lines below it and its exit code."""
     pieces = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
-    assert not pieces[0].strip(), f"{block.where}: begins without a command"
+    assert not pieces[0].strip(), f"{block.where}: starts without a command"
     for number, piece in enumerate(pieces[1:], 2):
         command, *shown = piece.rstrip("\n").replace("\\\n", "").split("\n")
         last = number == len(pieces)
@@ -113,7 +113,7 @@ def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[byt
 
 
 def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: int = 0) -> str:
-    """Return a command's output. A worker doesn't end by itself and is stopped after it printed all of it."""
+    """Return a command's output. A worker is stopped after it printed the expected lines."""
     stays = command.startswith("agent worker") and "--once" not in command
     if command.startswith("agent ") and not stays and not SHELL_SYNTAX.search(QUOTED.sub("", command)):
         words = shlex.split(reader.translate(command))[1:]
@@ -124,59 +124,59 @@ def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: in
     printed = ""
     with _start(command, reader, stays=stays) as process:
         assert process.stdout is not None
-        patience = threading.Timer(MAX_SECONDS, process.kill)
-        patience.start()
+        watchdog = threading.Timer(MAX_SECONDS, process.kill)
+        watchdog.start()
         for line in process.stdout:
             printed += line.decode()
             if stays and all(matches(one, printed, reader) for one in until):
                 process.send_signal(signal.SIGTERM)
                 stays = False
-        patience.cancel()
+        watchdog.cancel()
     assert process.returncode == code, f"$ {command}\n{printed}\nended with exit code {process.returncode}"
     return printed
 
 
 @contextlib.contextmanager
 def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Generator[None]:
-    """A command in a terminal of its own: it has printed what the page shows, and is stopped when the page ends."""
+    """Run a command in the background: wait for the shown lines, and stop it at the end of the page."""
     with _start(command, reader, stays=True) as process:
         assert process.stdout is not None
-        patience = threading.Timer(MAX_SECONDS, process.kill)
-        patience.start()
+        watchdog = threading.Timer(MAX_SECONDS, process.kill)
+        watchdog.start()
         printed = ""
         while not all(matches(line, printed, reader) for line in shown):
             line = process.stdout.readline().decode()
             assert line, f"$ {command}\n{printed}\nended"
             printed += line
-        patience.cancel()
-        # What it prints from here on is read and dropped, so that it never waits for a full pipe.
+        watchdog.cancel()
+        # Drain further output, so that the program never blocks on a full pipe.
         drain = threading.Thread(target=process.stdout.read)
         drain.start()
         try:
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-            patience = threading.Timer(MAX_SECONDS, process.kill)
-            patience.start()
+            watchdog = threading.Timer(MAX_SECONDS, process.kill)
+            watchdog.start()
             drain.join()
-            patience.cancel()
+            watchdog.cancel()
     assert process.returncode == 0, f"$ {command}\nended with exit code {process.returncode}"
 
 
 def _escape(text: str) -> str:
-    """Columns may be wider than on the page."""
+    """Escape a line for a regular expression that allows wider columns."""
     return re.sub(r"(?:\\ ){2,}", r"\\s{2,}", re.escape(text))
 
 
 def matches(line: str, printed: str, reader: Reader) -> bool:
-    """`…` in the page stands for anything, and the first id that it shows for the one that is printed there."""
-    said = ID.findall(line)
+    """Match a line of the page: `…` matches anything, and an ID the one that was printed."""
+    shown = ID.findall(line)
     pieces = ID.split(line)
     pattern = f"({ID.pattern})".join(
         ".*".join(_escape(reader.translate(part)) for part in piece.split("…")) for piece in pieces
     )
     for found in printed.splitlines():
         if match := re.fullmatch(pattern, found):
-            reader.ids.update(zip(said, match.groups(), strict=True))
+            reader.ids.update(zip(shown, match.groups(), strict=True))
             return True
     return False
