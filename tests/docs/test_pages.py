@@ -1,6 +1,7 @@
 """Follow every page with commands, in an empty folder with an empty home."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,15 @@ def test_tutorial_is_executed_and_ends_with_a_next_step(tutorial: str) -> None:
 
     assert any(block.is_typed for block in read_blocks(page))
     assert page.read_text("utf-8").rpartition("\n## ")[2].startswith("Next\n")
+
+
+def test_overview_introduces_twelve_concepts_and_eight_for_operators() -> None:
+    text = (ROOT / "docs/concepts/overview.md").read_text("utf-8")
+    files, operators = text.split("\n## Concepts for operators\n")
+
+    concepts = {word.lower().removesuffix("s") for word in re.findall(r"\*\*([A-Za-z]+)\*\*", files)}
+    rows = re.findall(r"^\| (\w[\w ]*) \|", operators.partition("\n## ")[0], re.MULTILINE)
+
+    productive = "workspace agent skill tool prompt task run step journal policy approval trust"
+    assert concepts == set(productive.split())
+    assert len(rows) == 1 + 8

@@ -14,6 +14,8 @@ from typing import override
 
 import pytest
 
+from metier.version import __version__
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +85,32 @@ def test_reader_finds_a_page_by_search_and_no_request_leaves_the_site(site: str)
         browser.close()
 
     assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
+
+
+def test_site_has_logo_tabs_palette_version_and_llms_txt(built: Path) -> None:
+    home = (built / "index.html").read_text("utf-8")
+
+    for mark in ("md-logo", "md-tabs__link", "__palette_1", f"Metier {__version__}", "recording.svg"):
+        assert mark in home, mark
+    assert (built / "llms.txt").read_text("utf-8").startswith("# Metier\n")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_are_as_wide_as_the_window(site: str, width: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    wider: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.set_default_timeout(60_000)
+        for path in ("", "reference/settings/", "reference/commands/", "reference/http/", "security/", "how-to/chat/"):
+            page.goto(f"{site}/{path}")
+            if page.evaluate("document.documentElement.scrollWidth") > width:
+                wider.append(path)
+        browser.close()
+
+    assert wider == []
