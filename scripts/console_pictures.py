@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from run_workspace import Workspace
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "server"), str(ROOT / "tests" / "cli")]
+sys.path[:0] = [str(ROOT / "tests" / "server"), str(ROOT / "tests" / "cli"), str(ROOT / "tests")]
 PICTURES = {
     "inbox": "/",
     "runs": "/runs",
