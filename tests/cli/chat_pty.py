@@ -58,6 +58,12 @@ class Terminal:
         shown, self._seen = self._seen[:end], self._seen[end:]
         return shown
 
+    def forget(self) -> None:
+        """Drop what the screen has shown. For a process that is stopped, so that nothing more arrives."""
+        while self._read(0):
+            pass
+        self._seen = ""
+
     def hang_up(self) -> None:
         """Close the terminal under the process, as a window that is closed does."""
         os.close(self._descriptor)

@@ -229,8 +229,9 @@ def test_ctrl_z_suspends_the_program_and_it_continues(workspace: Workspace, mode
         terminal.type("half a mess" + CTRL_Z)
         pid, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
+        terminal.forget()
         os.kill(pid, signal.SIGCONT)
-        terminal.wait_for("half a mess")
+        terminal.wait_for("half a mess")  # the prompt is drawn again before the next key
         terminal.type("age" + ENTER)
         terminal.wait_for("Read.")
         terminal.type(CTRL_D)

@@ -185,7 +185,7 @@ def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) 
     since = max(0.0, (now - waiting.since).total_seconds()) if waiting.since else 0.0
     if waiting.kind == "retry":
         left = max(0.0, waiting.delay_seconds - since)
-        said = f"{sanitize_line(waiting.text)}; trying again in {format_seconds(left)}"
+        said = f"{sanitize_line(waiting.text)}; retrying in {format_seconds(left)}"
     else:
         who = sanitize_line(waiting.text)
         said = f"{f'{who} replies' if view.draft else f'waiting for {who}'}   {format_seconds(since)}"

@@ -45,6 +45,8 @@ class Answering(Protocol):
 
     async def edit_draft(self) -> None: ...
 
+    async def suspend(self) -> None: ...
+
 
 def build_keys(terminal: Answering) -> KeyBindingsBase:
     """Enter sends; Esc-Enter, and Enter behind a backslash, begin a new line."""
@@ -123,7 +125,11 @@ def _bind_commands(keys: KeyBindings, terminal: Answering) -> None:
     def _edit(event: KeyPressEvent) -> None:
         event.app.create_background_task(terminal.edit_draft())
 
-    del _interrupt, _leave_open, _expand, _edit
+    @keys.add("c-z")
+    def _suspend(event: KeyPressEvent) -> None:
+        event.app.create_background_task(terminal.suspend())
+
+    del _interrupt, _leave_open, _expand, _edit, _suspend
 
 
 def _bind_escape(keys: KeyBindings, terminal: Answering) -> None:

@@ -30,6 +30,10 @@ class ChatSession(Protocol):
         """Change to the next permission mode."""
         ...
 
+    async def suspend(self) -> None:
+        """Stop the process until the shell continues it."""
+        ...
+
     def list_queued(self) -> Sequence[str]:
         """List messages that are queued during a turn."""
         ...

@@ -20,7 +20,7 @@ from metier.cli.run.approval_dialog import Prompter
 from metier.cli.run.driver import describe_cause
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, warn_line, write_json_line
-from metier.cli.shared.signals import STEP_SECONDS, passing_signals
+from metier.cli.shared.signals import STEP_SECONDS, passing_signals, stop_process
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, unwrapped
@@ -124,6 +124,9 @@ class Session:
             self._screen.restore_draft("\n".join(self._queue.list_texts()))
             self._queue.clear()
         return True
+
+    async def suspend(self) -> None:
+        await (self._stopper or self._idle).suspend(stop_process)
 
     async def expand(self) -> None:
         await self._turns.expand()

@@ -103,7 +103,6 @@ class Terminal:
             bottom_toolbar=self._build_status,
             style=_STYLE,
             erase_when_done=True,
-            enable_suspend=True,
             tempfile_suffix=".md",
         )
         # Esc alone interrupts: time for the rest of a key that starts with it, and for Esc-Enter typed by hand.
@@ -161,6 +160,18 @@ class Terminal:
         try:
             async with in_terminal():
                 return await edit_in_thread(text, suffix=suffix)
+        finally:
+            self._is_away = False
+            self._flush()
+
+    async def suspend(self) -> None:
+        """Stop the process with the prompt erased; draw it again when the shell continues the process."""
+        if self._session is None:
+            return
+        self._is_away = True
+        try:
+            async with in_terminal():
+                await self._session.suspend()
         finally:
             self._is_away = False
             self._flush()

@@ -56,7 +56,7 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
         async for number in signals:
             stopper = find_stopper()
             if number == signal.SIGTSTP:
-                await stopper.suspend(_stop_process)
+                await stopper.suspend(stop_process)
                 continue
             if number == signal.SIGHUP:
                 _redirect_to_null(terminals)
@@ -75,8 +75,9 @@ def _stop(stopper: Stopper, number: signal.Signals) -> None:
         warn_line(stopper.describe())
 
 
-def _stop_process() -> None:
-    # SIGTSTP itself is taken by our handler; the shell is told the same by this one.
+def stop_process() -> None:
+    """Stop this process as Ctrl-Z does."""
+    # Our handler receives SIGTSTP, so it would not stop the process. To the shell, SIGSTOP looks the same.
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
