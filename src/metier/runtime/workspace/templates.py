@@ -14,13 +14,13 @@ from metier.errors import UsageError
 TEMPLATES_FOLDER = get_bundled_folder() / "templates"
 DEFAULT = "starter"
 _ABOUT = {
-    "starter": "An agent, two skills with scripts, a task of three steps, rules; it runs without a model.",
-    "empty": "An agent and a rule, and nothing else.",
+    "starter": "An agent, two skills with scripts, a task with three steps, and rules. Runs without a model.",
+    "empty": "Only an agent and a rule.",
 }
 
 _PROJECT_FILE_HEAD = """# Instructions for agents
 
-<!-- Every run in this folder reads this file, and so do other tools that know AGENTS.md. Keep it short. -->
+<!-- Every run in this folder reads this file, as do other tools that support AGENTS.md. Keep it short. -->
 
 ## What this is
 
@@ -32,8 +32,8 @@ One or two sentences: what the project does, and for whom.
 _PROJECT_FILE_TAIL = """
 ## Conventions
 
-- Write what a newcomer gets wrong: names, style, what must not be touched.
-- Import longer texts with a line of their own, such as `@docs/style.md`, and remove this line.
+- List what newcomers get wrong: names, style, files that must not change.
+- Import longer texts on a line of their own, such as `@docs/style.md`, and remove this line.
 """
 _COMMANDS = (
     ("pyproject.toml", "python -m pytest"),
