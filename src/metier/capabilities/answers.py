@@ -86,10 +86,10 @@ def _is_written(folder: Path, name: str) -> bool:
 
 
 def build_failure(
-    code: str, message: str, *, state: TaskState = TaskState.FAILED, retryable: bool = False, detail: str = ""
+    code: str, message: str, *, state: TaskState = TaskState.FAILED, retryable: bool = False
 ) -> AgentResponse:
     error = ResponseError(code=code, message=message, retryable=retryable)
-    return AgentResponse(state=state, errors=(error,), metadata=ResponseMetadata(agent_state_detail=detail or code))
+    return AgentResponse(state=state, errors=(error,), metadata=ResponseMetadata(agent_state_detail=code))
 
 
 def build_blocked(code: str, message: str) -> AgentResponse:

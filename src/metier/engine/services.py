@@ -1,7 +1,6 @@
 """A run's connections to the outside: everything with an effect, passed in once by the runtime."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -86,8 +85,7 @@ class MessageInbox(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSource:
+class LayerSource(Struct, frozen=True, kw_only=True):
     """Source of a layer's text."""
 
     file: str
@@ -98,8 +96,7 @@ class LayerSource:
     """Number of characters beyond the layer's limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instructions:
+class Instructions(Struct, frozen=True, kw_only=True):
     """The prompt layers that a run has from its start to its end."""
 
     base: str
@@ -114,7 +111,7 @@ class Instructions:
     agent: str = ""
     plugins: str = ""
     project: str = ""
-    project_files: Mapping[str, str] = field(default_factory=dict[str, str])
+    project_files: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     """Path of each file of project instructions → hash of its bytes and of its imports."""
     facts: str = ""
     """Facts stored in the same context."""
@@ -124,7 +121,7 @@ class Instructions:
     """Earlier messages in the same context."""
     step: str = ""
     """Step of a structured task that this run carries out."""
-    sources: Mapping[str, LayerSource] = field(default_factory=dict[str, LayerSource])
+    sources: Mapping[str, LayerSource] = msgspec.field(default_factory=dict[str, LayerSource])
     """Sources by layer; a missing one is built in, or came with the task."""
 
     def begin(self, task: str) -> Prompt:

@@ -1,6 +1,5 @@
 """Replay of a run from its stored data: no key, no network, no process, and none of its files."""
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -196,7 +195,7 @@ async def build_replay_services(
         skill_index=build_skill_index(
             packages, workspace=host.workspace, problems=_problems(entries), cache_folder=host.cache
         ),
-        instructions=instructions if changes.base is None else dataclasses.replace(instructions, base=changes.base),
+        instructions=instructions if changes.base is None else replace(instructions, base=changes.base),
         model=get_model_options(host, provider),
         runtime=settings.runtime,
         skills=settings.skills.model_copy(update=dict(changes.skills)),
