@@ -25,7 +25,7 @@ _HELD_SECONDS = 0.5
 """Time after a write for which the lease need not be checked: far below its duration."""
 
 
-class _Untold(NamedTuple):
+class _PendingEvent(NamedTuple):
     """An event with the run's position when it happened."""
 
     payload: Payload
@@ -53,15 +53,15 @@ class RunLog:
         self._store = store
         self._lease = lease
         self._writer = writer
-        self.is_short_of_room = False
+        self.is_disk_full = False
         """Whether the disk was full; recorded facts are safe, and nothing new should be started."""
         self._inferred: list[StoredEntry] = []
         """Entries that are in the state but not yet in the journal."""
-        self._untold: list[_Untold] = []
+        self._pending: list[_PendingEvent] = []
         """Events that wait for these entries."""
         self.announce: Callable[[RunLog, Sequence[Entry]], Awaitable[None]] | None = None
         """Called with entries before they are written."""
-        self._unfollowed: list[Entry] = []
+        self._untraced: list[Entry] = []
         """The inferred entries themselves."""
         self.tracer: Tracer | None = None
         """Set if spans of the run are exported."""
@@ -78,7 +78,7 @@ class RunLog:
         What was inferred before goes first, in the same write; without entries, only that is written. Of two drivers of
         one run the second fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
         """
-        entries = tuple(self._take_time(entry) for entry in entries)
+        entries = tuple(self._set_time(entry) for entry in entries)
         stored = [*self._inferred, *store_entries(entries, after=self.state.seq)]
         if not stored:
             return
@@ -90,15 +90,15 @@ class RunLog:
         except StoreFull:
             # The store gave up its reserve. A result that is known must not be lost for want of room.
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
-            self.is_short_of_room = True
+            self.is_disk_full = True
         self._held_at = asked_at
         self._inferred.clear()
-        self._tell_inferred()
-        self._follow(*self._unfollowed, *entries)
+        self._emit_pending()
+        self._trace(*self._untraced, *entries)
         for entry in entries:
             apply(self.state, entry)
             for payload in project(entry, self.state):
-                self._tell(self._note(payload, entry=self.state.seq))
+                self._emit_event(self._note(payload, entry=self.state.seq))
 
     async def check_lease(self) -> None:
         """Check before a non-repeatable effect that this process is still the driver. Raises `LeaseLost`.
@@ -109,8 +109,8 @@ class RunLog:
         if read_uptime() - self._held_at > _HELD_SECONDS:
             await self._store.append(self._lease, self.state.seq + 1, ())
 
-    def _follow(self, *entries: Entry) -> None:
-        self._unfollowed.clear()
+    def _trace(self, *entries: Entry) -> None:
+        self._untraced.clear()
         if self.tracer is not None:
             for entry in entries:
                 self.tracer.take(entry)
@@ -119,15 +119,15 @@ class RunLog:
         """Return the `traceparent` for the effects of a step or model call; empty if traces are off."""
         return self.tracer.get_context(key) if self.tracer is not None else ""
 
-    def _take_time(self, entry: Entry) -> Entry:
+    def _set_time(self, entry: Entry) -> Entry:
         """Set the entry's time. The end of a run records its total duration, including waits."""
         if not isinstance(entry, TimedEntry):
             return entry
         now = self._writer.now()
         noted: dict[str, str | float] = {"recorded_at": now.isoformat()}
-        began = self.state.started.started_at if self.state.started else ""
-        if began and isinstance(entry, RunFinished | RunFailed):
-            noted["duration_ms"] = measure(began, now)
+        started_at = self.state.started.started_at if self.state.started else ""
+        if started_at and isinstance(entry, RunFinished | RunFailed):
+            noted["duration_ms"] = measure(started_at, now)
         return replace(entry, **noted)
 
     def infer(self, entry: Entry) -> None:
@@ -136,18 +136,18 @@ class RunLog:
         It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
         the next driver infers it again. So it costs no write of its own.
         """
-        entry = self._take_time(entry)
+        entry = self._set_time(entry)
         self._inferred += store_entries((entry,), after=self.state.seq)
-        self._unfollowed.append(entry)
+        self._untraced.append(entry)
         apply(self.state, entry)
-        self._untold += [self._note(payload, entry=self.state.seq) for payload in project(entry, self.state)]
+        self._pending += [self._note(payload, entry=self.state.seq) for payload in project(entry, self.state)]
 
     def emit(self, payload: Payload) -> None:
         """Emit an informational event, which changes nothing and is not in the journal."""
-        if self._untold:
-            self._untold.append(self._note(payload))
+        if self._pending:
+            self._pending.append(self._note(payload))
         else:
-            self._tell(self._note(payload))
+            self._emit_event(self._note(payload))
 
     async def update_index(self) -> None:
         """Keep the row of the run index true."""
@@ -163,25 +163,25 @@ class RunLog:
 
     def close(self) -> None:
         """Close the event log. Events of inferred entries that were never written are dropped."""
-        self._untold = [untold for untold in self._untold if not untold.entry]
-        self._tell_inferred()
+        self._pending = [event for event in self._pending if not event.entry]
+        self._emit_pending()
         self._writer.close()
 
-    def _tell_inferred(self) -> None:
-        for untold in self._untold:
-            self._tell(untold)
-        self._untold.clear()
+    def _emit_pending(self) -> None:
+        for event in self._pending:
+            self._emit_event(event)
+        self._pending.clear()
 
-    def _note(self, payload: Payload, *, entry: int = 0) -> _Untold:
-        return _Untold(payload, entry, self.state.turn, self.state.skill)
+    def _note(self, payload: Payload, *, entry: int = 0) -> _PendingEvent:
+        return _PendingEvent(payload, entry, self.state.turn, self.state.skill)
 
-    def _tell(self, untold: _Untold) -> None:
-        self._writer.emit(untold.payload, entry=untold.entry, turn=untold.turn, skill=untold.skill)
+    def _emit_event(self, event: _PendingEvent) -> None:
+        self._writer.emit(event.payload, entry=event.entry, turn=event.turn, skill=event.skill)
 
 
-def measure(began: str, now: datetime) -> float:
+def measure(started_at: str, now: datetime) -> float:
     """Return the elapsed milliseconds; 0 if the clock was set back."""
-    return max(0.0, round((now - datetime.fromisoformat(began)).total_seconds() * 1000, 3))
+    return max(0.0, round((now - datetime.fromisoformat(started_at)).total_seconds() * 1000, 3))
 
 
 def store_entries(entries: Iterable[Entry], *, after: int = 0) -> list[StoredEntry]:

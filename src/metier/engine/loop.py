@@ -24,7 +24,7 @@ from metier.telemetry.sinks import EventWriter
 
 LEASE_SECONDS = 15.0
 BEAT_SECONDS = 5.0
-_THOUGHT = (Decode, Proceed)
+_INSTANT_ACTIONS = (Decode, Proceed)
 """Actions that wait for nothing, so that there is nothing to interrupt."""
 
 
@@ -36,16 +36,16 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
     """Decide and perform until the run ends, waits for a user or a child, or is asked to stop."""
     last_turn = None if stopper.turns is None else log.state.turn + stopper.turns
     stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
-    while not (stopper.is_set or log.is_short_of_room):
+    while not (stopper.is_set or log.is_disk_full):
         action = decide(log.state, services.policy)
-        if isinstance(action, Wait) or _is_beyond(action, last_turn):
+        if isinstance(action, Wait) or _exceeds_turns(action, last_turn):
             await log.record()
             return log.state
         try:
-            with nullcontext() if isinstance(action, _THOUGHT) else stopper.interruptible():
+            with nullcontext() if isinstance(action, _INSTANT_ACTIONS) else stopper.interruptible():
                 await perform(action, log, services)
         except StoreFull:
-            log.is_short_of_room = True
+            log.is_disk_full = True
     with anyio.CancelScope(shield=True):
         ending = _build_ending(log, stopper)
         if ending is not None and log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
@@ -55,13 +55,13 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
     return log.state
 
 
-def _is_beyond(action: Action, last_turn: int | None) -> bool:
+def _exceeds_turns(action: Action, last_turn: int | None) -> bool:
     """Return True if the action would start a turn beyond this driver's limit."""
     return last_turn is not None and isinstance(action, CallModel) and action.turn > last_turn
 
 
 def _build_ending(log: RunLog, stopper: Stopper) -> RunPaused | RunFailed | None:
-    if log.is_short_of_room:
+    if log.is_disk_full:
         return RunPaused(pause="storage", reason="The disk of the run store is full; free some space, then resume")
     return stopper.ending
 
@@ -76,7 +76,7 @@ class Driver(Protocol):
     def owner(self) -> str: ...
 
 
-class Told(Struct, frozen=True):
+class LogPosition(Struct, frozen=True):
     """Position of an event log in its journal: all entries before this one, and this many of its events."""
 
     entry: int = 0
@@ -84,15 +84,15 @@ class Told(Struct, frozen=True):
 
 
 async def open_log(
-    lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], told: Told
+    lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], position: LogPosition
 ) -> RunLog:
     """Fold the journal, and emit the events that a kill left out."""
     state = RunState(lease.run_id)
     for entry in entries:
         apply(state, entry)
-        if state.seq < told.entry:
+        if state.seq < position.entry:
             continue
-        for payload in project(entry, state)[told.events if state.seq == told.entry else 0 :]:
+        for payload in project(entry, state)[position.events if state.seq == position.entry else 0 :]:
             writer.emit(payload, entry=state.seq, turn=state.turn, skill=state.skill)
     return RunLog(state, store=services.store, lease=lease, writer=writer)
 

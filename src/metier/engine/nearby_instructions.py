@@ -28,7 +28,7 @@ class Nearby(Protocol):
         ...
 
 
-class Told(Protocol):
+class EventTarget(Protocol):
     """The run's position and its event sink; implemented by `RunLog`."""
 
     @property
@@ -38,14 +38,14 @@ class Told(Protocol):
 
 
 def add_nearby(
-    finished: Sequence[StepFinished], steps: Sequence[Step], log: Told, *, nearby: Nearby | None
+    finished: Sequence[StepFinished], steps: Sequence[Step], log: EventTarget, *, nearby: Nearby | None
 ) -> list[StepFinished]:
     """Return the results with new project instructions for their paths."""
     if nearby is None:
         return list(finished)
-    told = dict(log.state.told_nearby)
+    known = dict(log.state.told_nearby)
     by_id = {step.step_id: step for step in steps}
-    return [_add(each, by_id[each.step_id], log, nearby=nearby, told=told) for each in finished]
+    return [_add(each, by_id[each.step_id], log, nearby=nearby, known=known) for each in finished]
 
 
 def describe_files(files: Sequence[ProjectFile], *, step_id: str = "") -> ProjectInstructionsLoaded:
@@ -65,15 +65,17 @@ def describe_files(files: Sequence[ProjectFile], *, step_id: str = "") -> Projec
     )
 
 
-def _add(finished: StepFinished, step: Step, log: Told, *, nearby: Nearby, told: dict[str, str]) -> StepFinished:
+def _add(
+    finished: StepFinished, step: Step, log: EventTarget, *, nearby: Nearby, known: dict[str, str]
+) -> StepFinished:
     name, arguments = name_call(step.action)
     path = arguments.get("path")
     if name not in PATH_TOOLS or not isinstance(path, str) or finished.is_error:
         return finished
-    new = [file for file in nearby.find(path) if told.get(file.path) != file.sha256]
+    new = [file for file in nearby.find(path) if known.get(file.path) != file.sha256]
     if not new:
         return finished
-    told |= {file.path: file.sha256 for file in new}
+    known |= {file.path: file.sha256 for file in new}
     log.emit(describe_files(new, step_id=step.step_id))
     text = render_nearby(new)
     return replace(

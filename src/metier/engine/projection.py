@@ -127,7 +127,7 @@ def _project(entry: Entry, state: RunState) -> Iterable[Payload]:
         case ContextDisclosed():
             return _project_disclosure(entry)
         case ModelReplied():
-            return []  # told by the retry policy, which also tells of attempts that failed
+            return []  # events by the retry policy, which also tells of attempts that failed
         case DecisionMade() | DecodeFailed():
             return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
         case StepStartedEntry() | StepFinished() | StepRetried() | StepInDoubt() | DoubtResolved():
@@ -275,16 +275,16 @@ def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: Ru
                 skill_name=entry.from_skill, status="failed" if has_failed else "succeeded"
             )
             handoff = Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
-            begun = _begin_skill(entry.rationale, state)
-            return [*([finished] if entry.from_skill else []), handoff, begun]
+            started = _begin_skill(entry.rationale, state)
+            return [*([finished] if entry.from_skill else []), handoff, started]
 
 
 def _project_disclosure(entry: ContextDisclosed) -> list[Payload]:
-    told: list[Payload] = []
+    events: list[Payload] = []
     first_of_group = {(piece.skill, piece.stage): piece for piece in reversed(entry.pieces)}
     for first in reversed(first_of_group.values()):
         files = tuple(p.file for p in entry.pieces if (p.skill, p.stage) == (first.skill, first.stage))
-        told.append(
+        events.append(
             SkillDisclosureLoaded(
                 skill_name=first.skill,
                 stage=first.stage,
@@ -294,7 +294,7 @@ def _project_disclosure(entry: ContextDisclosed) -> list[Payload]:
                 refused=entry.refused,
             )
         )
-    return told
+    return events
 
 
 def _project_decision(entry: DecisionMade | DecodeFailed) -> Payload:
@@ -412,7 +412,7 @@ def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
 def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
     step = _find_step(state, entry.step_id)
     action = step.action.type if step else ""
-    told: list[Payload] = [
+    events: list[Payload] = [
         SkillStepExecuted(
             step_id=entry.step_id,
             action=action,
@@ -433,12 +433,12 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
         )
     ]
     if step and entry.status == "succeeded" and (noted := read_plan(step.action)):
-        told.append(PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
+        events.append(PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
-        told.append(_begin_skill(reason, state))
-    told.extend(convert({**artifact, "step_id": entry.step_id}, ArtifactWritten) for artifact in entry.artifacts)
-    return told
+        events.append(_begin_skill(reason, state))
+    events.extend(convert({**artifact, "step_id": entry.step_id}, ArtifactWritten) for artifact in entry.artifacts)
+    return events
 
 
 def _project_answered(entry: DoubtResolved, state: RunState) -> list[Payload]:
@@ -536,10 +536,10 @@ def project_work(
         case ResultCheckedEntry():
             return [ResultChecked(accepted=not entry.failures, failures=entry.failures)]
         case DoubtResolved():
-            told = StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
+            events = StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
             if entry.answer == "skip":
-                return [told, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
-            return [told, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
+                return [events, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
+            return [events, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
 
 
 def project_task_step(entry: StepFinished, state: RunState) -> list[Payload]:

@@ -42,8 +42,8 @@ class Stopper:
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
         self._leases: list[HeldLease] = []
-        self._untold: list[Payload] = []
-        self._tell: Callable[[Payload], None] = self._untold.append
+        self._pending: list[Payload] = []
+        self._emit: Callable[[Payload], None] = self._pending.append
         self._count_children: Callable[[], int] = int
 
     @property
@@ -57,11 +57,11 @@ class Stopper:
             return None
         return self._ending or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
 
-    def attach(self, tell: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
+    def attach(self, emit: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
         """Attach a log for signals; earlier ones are logged now."""
-        for payload in self._untold:
-            tell(payload)
-        self._tell, self._count_children = tell, count_children
+        for payload in self._pending:
+            emit(payload)
+        self._emit, self._count_children = emit, count_children
 
     @contextmanager
     def holding(self, lease: HeldLease) -> Generator[None]:
@@ -91,7 +91,7 @@ class Stopper:
 
     def describe(self) -> str:
         """Describe the stop to the user who sent the first signal."""
-        running, seconds = self._count_children(), self._patience
+        running, seconds = self._count_children(), self._grace
         if running and seconds:
             what = f"waiting up to {seconds:g} s for {running} {'step' if running == 1 else 'steps'}"
         else:
@@ -108,17 +108,17 @@ class Stopper:
         """Handle a signal: the first one is graceful, the second is not."""
         self._signals += 1
         self.signal = self.signal or signal
-        self._tell(SignalReceived(signal=signal, count=self._signals))
+        self._emit(SignalReceived(signal=signal, count=self._signals))
         if self._signals == 1:
             children = self._count_children()
-            self._tell(GracefulShutdownStarted(grace_seconds=self._patience, children=children))
+            self._emit(GracefulShutdownStarted(grace_seconds=self._grace, children=children))
         self.request(signal)
 
     def request(self, reason: str) -> None:
         """Stop after the current work, or when the grace period is over. A second request does not wait."""
         is_second = self.is_set
         self.reason = self.reason or reason
-        self._cut_short(0 if is_second else self._patience)
+        self._cancel_within(0 if is_second else self._grace)
         for follower in self._followers:
             follower.request(reason)
 
@@ -132,7 +132,7 @@ class Stopper:
         if self.is_set:
             return
         self.reason, self._ending = failure.reason, failure
-        self._cut_short(0)
+        self._cancel_within(0)
         for follower in self._followers:
             follower.fail(failure)
 
@@ -141,7 +141,7 @@ class Stopper:
         if self.is_set:
             return
         self.reason, self._ending = pause.reason, pause
-        self._cut_short(0)
+        self._cancel_within(0)
         for follower in self._followers:
             follower.request(pause.reason)
 
@@ -155,10 +155,10 @@ class Stopper:
         return self._waits_for_model
 
     @property
-    def _patience(self) -> float:
+    def _grace(self) -> float:
         return self._grace_seconds if self._waits_for_model or self._count_children() else 0.0
 
-    def _cut_short(self, seconds: float) -> None:
+    def _cancel_within(self, seconds: float) -> None:
         if self._scope is not None:
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from metier.definitions.task import TaskDefinition, render_criterion
 from metier.engine.delegation import read_inputs
 from metier.engine.entries.question import ApprovalAsked
-from metier.engine.execution.approval_requests import Found, render_call
+from metier.engine.execution.approval_requests import CallSnapshot, render_call
 from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.store.base import ApprovalAttempt, ApprovalRow
 
@@ -85,8 +85,8 @@ async def _refuse_nothing(_run_id: str, _call: tuple[str, dict[str, JsonValue]])
     return ""
 
 
-async def _look_nowhere(_tool: str, _arguments: dict[str, JsonValue]) -> Found:
-    return Found("", ())
+async def _look_nowhere(_tool: str, _arguments: dict[str, JsonValue]) -> CallSnapshot:
+    return CallSnapshot("", ())
 
 
 def read_attempt(approval_id: str, item: dict[str, Any]) -> ApprovalAttempt:

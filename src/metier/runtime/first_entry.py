@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metier.engine.entries.run import CALL_RULES, RunStarted
 from metier.engine.entries.task import ChildRequest
-from metier.engine.model.media import keep_media
+from metier.engine.model.media import store_media
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.model_names import ModelName
@@ -84,7 +84,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
         limits=order.limits if order is not None else build_limits(runtime),
         pins=pins,
         extra_context=request.extra_context,
-        attachments=await keep_media(services.store, request.attachments),
+        attachments=await store_media(services.store, request.attachments),
         order=order or _order_result(request, agent),
         hooks=choose_hooks(run),
         environment=describe_surroundings(agent.host.root, services.clock.now()),

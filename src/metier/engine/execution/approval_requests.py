@@ -12,7 +12,7 @@ from metier.approval.narrowed_policy import is_reading_command
 from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
-from metier.engine.execution.judged_paths import get_leads, get_question, render_leads
+from metier.engine.execution.judged_paths import get_question, render_link_targets, resolve_links
 from metier.engine.journal import RunLog
 from metier.engine.redaction import redact
 from metier.engine.services import Services
@@ -23,7 +23,7 @@ from metier.tools.base import Tool, ToolContext
 MAX_PREVIEW_CHARACTERS = 20_000
 
 
-class Found(Struct, frozen=True):
+class CallSnapshot(Struct, frozen=True):
     """The outcome that a call would have if it ran now."""
 
     base: str = ""
@@ -62,8 +62,8 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
     )
     await services.store.put_approval(log.lease, row)
     preview = await services.tools.preview(name, arguments, _context(step, log, services))
-    leads = await get_leads(step, services)
-    shown = render_leads(leads) + (preview.text if preview else "")
+    targets = await resolve_links(step, services)
+    shown = render_link_targets(targets) + (preview.text if preview else "")
     tool = services.tools.find(name)
     return ApprovalAsked(
         approval_id=approval_id,
@@ -74,7 +74,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
         justification=log.state.decision.reasoning_summary if log.state.decision else "",
         preview=redact(shown, services)[:MAX_PREVIEW_CHARACTERS],
         base=preview.base if preview else "",
-        leads_to=tuple(leads.values()),
+        leads_to=tuple(targets.values()),
         input_schema=tool.info.input_schema if tool else {},
         risk=_get_risk(step, tool, services),
     )
@@ -107,7 +107,7 @@ def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
     return json.dumps({"arguments": arguments, "tool": tool}, sort_keys=True, separators=(",", ":")).encode()
 
 
-def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: Found) -> bytes:
+def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: CallSnapshot) -> bytes:
     """Render a call that a user edited, with its preview at that time."""
     call: JsonValue = {"arguments": arguments, "base": found.base, "leads_to": list(found.leads_to), "tool": tool}
     return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()

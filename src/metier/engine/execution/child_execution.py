@@ -191,7 +191,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
         return _add(result, f"[Its changes cannot be shown: {why}. They are in {tree.path}]")
     if not diff:
         return _add(result, "[It changed no files]")
-    file = keep_changes(services.run_folder, child.run_id, diff)
+    file = save_changes(services.run_folder, child.run_id, diff)
     path = file.relative_to(services.workspace) if file.is_relative_to(services.workspace) else file
     note = (
         "[What it changed is not in the workspace. To have it there, make the same changes, or run"
@@ -201,7 +201,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
     return replace(_add(result, note), meta={**result.meta, "artifacts": [kept]})
 
 
-def keep_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:
+def save_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:
     """Save the diff as an artifact of the run that requested the work and return its path."""
     file = folder / ARTIFACTS / f"{child_run_id}.diff"
     file.parent.mkdir(parents=True, exist_ok=True)

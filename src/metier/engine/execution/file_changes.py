@@ -33,7 +33,7 @@ FILE_TOOLS = frozenset({"Write", "Edit"})
 SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"
 
 
-async def note_before(steps: Sequence[Step], services: Services) -> dict[str, JsonValue]:
+async def record_before(steps: Sequence[Step], services: Services) -> dict[str, JsonValue]:
     """Note, by step, the state of the files before its effect; empty for steps that only read."""
     noted: dict[str, JsonValue] = {}
     for step in steps:
@@ -42,9 +42,9 @@ async def note_before(steps: Sequence[Step], services: Services) -> dict[str, Js
             continue
         if name in FILE_TOOLS:
             await _save_buffer(str(arguments.get("path", "")), services)
-            noted[step.step_id] = await _note_file(str(arguments.get("path", "")), services)
+            noted[step.step_id] = await _record_file(str(arguments.get("path", "")), services)
         elif name not in WITHOUT_PROGRAMS:
-            noted[step.step_id] = await _note_workspace(services)
+            noted[step.step_id] = await _record_workspace(services)
     return noted
 
 
@@ -74,12 +74,12 @@ async def list_changes(
     if isinstance(path := before.get(FILE), str):
         noted = before.get("state")
         old = convert(noted, FileState) if noted is not None else None
-        new = await keep(await run_sync(read_state, workspace, path), store)
+        new = await store_file(await run_sync(read_state, workspace, path), store)
         return [] if are_same(old, new) else [FileChange(path=path, before=old, after=new)]
     return []
 
 
-async def keep(found: FileSnapshot | None, store: Store) -> FileState | None:
+async def store_file(found: FileSnapshot | None, store: Store) -> FileState | None:
     """Return the state of a file whose content is now in the store."""
     if found is None:
         return None
@@ -88,14 +88,14 @@ async def keep(found: FileSnapshot | None, store: Store) -> FileState | None:
     return found.state
 
 
-async def _note_file(path: str, services: Services) -> JsonValue:
+async def _record_file(path: str, services: Services) -> JsonValue:
     """Note the file by its real name: the tool follows links that stay in the workspace."""
     if services.snapshots is None:
         return None
     workspace = services.workspace
     try:
         real = await run_sync(_get_real_name, workspace, path)
-        found = await keep(await run_sync(read_state, workspace, real), services.store)
+        found = await store_file(await run_sync(read_state, workspace, real), services.store)
     except (OSError, ToolFailed) as error:
         return {UNKNOWN: _describe(error)}
     return {FILE: real, "state": dump_fields(found) if found else None}
@@ -118,7 +118,7 @@ def _get_real_name(workspace: Path, path: str) -> str:
     return os.path.relpath(os.path.realpath(workspace / path), os.path.realpath(workspace))
 
 
-async def _note_workspace(services: Services) -> JsonValue:
+async def _record_workspace(services: Services) -> JsonValue:
     if services.snapshots is None:
         return None
     try:

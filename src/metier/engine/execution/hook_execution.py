@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.entries.step import FileChange, HookOutcome, HooksRan
-from metier.engine.execution.file_changes import keep
+from metier.engine.execution.file_changes import store_file
 from metier.engine.journal import RunLog
 from metier.engine.redaction import redact
 from metier.engine.services import Services
@@ -68,7 +68,7 @@ async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> Ho
     changes: list[FileChange] = []
     for before in finished.changes[:_MAX_FILES]:
         with suppress(OSError, ToolFailed):
-            after = await keep(await run_sync(read_state, services.workspace, before.path), services.store)
+            after = await store_file(await run_sync(read_state, services.workspace, before.path), services.store)
             if not are_same(before.after, after):
                 changes.append(FileChange(path=before.path, before=before.after, after=after))
     return replace(ran, changes=tuple(changes))

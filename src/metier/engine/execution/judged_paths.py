@@ -67,38 +67,40 @@ def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
         judge=judge,
         is_approved=step.asked is not None,
         is_read_only=step.started is not None and step.started.read_only,
-        approved=frozenset(step.approved_leads),
+        approved=frozenset(step.approved_targets),
     )
 
 
-async def get_leads(step: Step, services: Services) -> dict[str, str]:
+async def resolve_links(step: Step, services: Services) -> dict[str, str]:
     """Return, by argument, the targets of links in a step's paths."""
-    return await get_call_leads(*name_call(step.action), tools=services.tools, root=str(services.workspace))
+    return await resolve_call_links(*name_call(step.action), tools=services.tools, root=str(services.workspace))
 
 
-async def get_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: Toolbox, root: str) -> dict[str, str]:
+async def resolve_call_links(
+    name: str, arguments: dict[str, JsonValue], *, tools: Toolbox, root: str
+) -> dict[str, str]:
     found = await tools.locate(name, arguments)
     return {key: path for key, path in found.items() if not is_as_written(arguments.get(key), path, key=key, root=root)}
 
 
 async def get_question(step: Step, state: RunState, services: Services) -> str:
     """Return why a user must be asked about a call's link targets; empty if not needed, or if it is denied anyway."""
-    leads = await get_leads(step, services)
+    targets = await resolve_links(step, services)
     if step.phase == "approved" and step.asked is not None:
-        is_same = set(leads.values()) <= set(step.approved_leads)
-        return "" if is_same else f"It leads elsewhere now: {_list(leads)}"
+        is_same = set(targets.values()) <= set(step.approved_targets)
+        return "" if is_same else f"It leads elsewhere now: {_list(targets)}"
     guard = build_guard(step, state, services)
-    verdicts = [guard.judge(key, path) for key, path in leads.items()]
+    verdicts = [guard.judge(key, path) for key, path in targets.items()]
     if any(verdict.decision == "deny" for verdict in verdicts):
         return ""
-    is_read_only = judge_step(state, step, services.policy).read_only if leads else False
+    is_read_only = judge_step(state, step, services.policy).read_only if targets else False
     asking = next((each for each in verdicts if each.decision == "ask" or (each.read_only and not is_read_only)), None)
-    return f"It leads to {_list(leads)}. {asking.reason}" if asking is not None else ""
+    return f"It leads to {_list(targets)}. {asking.reason}" if asking is not None else ""
 
 
-def render_leads(leads: dict[str, str]) -> str:
+def render_link_targets(targets: dict[str, str]) -> str:
     """Render the link targets for the approver, above the call's preview."""
-    return "".join(f"The {key} leads to {path!r}\n" for key, path in leads.items())
+    return "".join(f"The {key} leads to {path!r}\n" for key, path in targets.items())
 
 
 def is_as_written(written: JsonValue, path: str, *, key: str, root: str) -> bool:
@@ -107,5 +109,5 @@ def is_as_written(written: JsonValue, path: str, *, key: str, root: str) -> bool
     return canonical_text(text, key=key, root=root) == canonical_text(path, key=key, root=root)
 
 
-def _list(leads: dict[str, str]) -> str:
-    return ", ".join(repr(path) for path in leads.values())
+def _list(targets: dict[str, str]) -> str:
+    return ", ".join(repr(path) for path in targets.values())

@@ -24,7 +24,7 @@ FILE_NAME = "results.json"
 _COUNTED_TOOLS = frozenset({"script_run"})
 
 
-async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
+async def update_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
     """Update the file if one of these actions reads it."""
     path = os.path.join(services.run_folder, FILE_NAME)  # noqa: PTH118  a step of every turn comes through here
     if not any(_mentions(action.params, path) for action in actions):

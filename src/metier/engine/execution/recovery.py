@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import SpoolIdentity, StepFinished, StepInDoubt
@@ -15,7 +16,6 @@ from metier.engine.execution.step_execution import (
     finish_steps,
     get_spool_path,
     is_work_of_skill,
-    name_and_arguments,
 )
 from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
@@ -60,7 +60,7 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
 
 async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished | _Unknown | None:
     """Return the result if it can be determined, None if the effect never started."""
-    name, arguments = name_and_arguments(step)
+    name, arguments = name_call(step.action)
     tool = services.tools.find(name)
     if isinstance(tool, Probing):
         result = await tool.probe(arguments, build_context(step, log, services))
@@ -89,7 +89,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
 
 async def _has_ended(step: Step, services: Services) -> bool:
     """Wait for the program that a killed process left behind: it ends soon, and two at once would interfere."""
-    tool = services.tools.find(name_and_arguments(step)[0])
+    tool = services.tools.find(name_call(step.action)[0])
     return tool is None or not tool.info.spools or await wait_until_released(get_spool_path(step, services))
 
 

@@ -28,11 +28,11 @@ from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import FailureTold, SpoolIdentity, StepFinished, StepRetried, StepStarted
 from metier.engine.entries.task import ChildRequested
 from metier.engine.execution.approval_requests import find_approved_base
-from metier.engine.execution.file_changes import add_changes, end_if_changed, note_before, snapshot_protected
+from metier.engine.execution.file_changes import add_changes, end_if_changed, record_before, snapshot_protected
 from metier.engine.execution.judged_paths import build_guard
-from metier.engine.execution.past_results import keep_results
+from metier.engine.execution.past_results import update_results
 from metier.engine.journal import RunLog
-from metier.engine.model.media import keep_media
+from metier.engine.model.media import store_media
 from metier.engine.model.skill_selection import get_disclosure_limits
 from metier.engine.nearby_instructions import add_nearby
 from metier.engine.redaction import redact
@@ -78,7 +78,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
         for step_id, verdict in zip(action.step_ids, verdicts, strict=True)
         if not verdict.read_only
     ]
-    before = await note_before(may_write, services)
+    before = await record_before(may_write, services)
     steps = await record_intents(action, log, services, identify=identify_spool, before=before)
     # A step that was started before entries were lost stays without a result: what became of it is settled next.
     if ready := [step for step in steps if not is_lost(name_spool(step, services.run_folder))]:
@@ -115,9 +115,9 @@ async def record_intents(
 
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
     """Execute steps whose intent is recorded."""
-    await keep_results(log.state.run_id, [step.action for step in steps], services)
+    await update_results(log.state.run_id, [step.action for step in steps], services)
     before = await snapshot_protected(steps, services)
-    began = services.clock.monotonic()
+    started = services.clock.monotonic()
     results: list[_Result | None] = [None] * len(steps)
     outputs: dict[str, str] = {}
 
@@ -134,7 +134,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                         group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
-            duration = round((services.clock.monotonic() - began) * 1000, 3)
+            duration = round((services.clock.monotonic() - started) * 1000, 3)
             ended = [
                 result
                 if isinstance(result, StepFinished)
@@ -194,7 +194,7 @@ def _interrupted(step: Step, output: str, *, duration_ms: float) -> StepFinished
 
 async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> None:
     step = log.state.step(action.step_id)
-    name, _ = name_and_arguments(step)
+    name, _ = name_call(step.action)
     text = f"Not run: {action.reason}"
     if log.state.has_current_call_rules or answers_in_json(name):
         text = write_failure(action.code or "permission_denied", text)
@@ -269,11 +269,11 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
         "skill_search": _search_skills,
         PLAN: _note_plan,
     }
-    name, arguments = name_and_arguments(step)
+    name, arguments = name_call(step.action)
     if step.action.type == "call_skill" and services.tools.find(name) is None:
         # Inputs for a skill that has no code to call: its instructions say what to do with them.
         name = "use_skill"
-    told: list[Payload] = []
+    events: list[Payload] = []
     started = services.clock.monotonic()
     if denial := services.find_new_denial(step.action):
         result = ToolResult(ok=False, error=denial, meta={"code": "permission_denied"})
@@ -285,7 +285,7 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
             outputs[step.step_id] = text
 
         show = partial(services.show_output, step.step_id) if services.show_output is not None else None
-        context = build_context(step, log, services, emit=told.append)
+        context = build_context(step, log, services, emit=events.append)
         context = replace(context, keep_partial=keep_partial, show_output=show)
         if step.started is not None and step.started.effect not in REPEATABLE:
             await log.check_lease()
@@ -295,10 +295,10 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
         return wait
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
-    for payload in told:
+    for payload in events:
         if not isinstance(payload, SkillStepExecuted):
             log.emit(payload)
-    return _add_facts(finished, told, services)
+    return _add_facts(finished, events, services)
 
 
 def _find_wait(
@@ -328,9 +328,9 @@ def _build_question(step: Step, question: Question) -> InputAsked:
     )
 
 
-def _add_facts(finished: StepFinished, told: list[Payload], services: Services) -> StepFinished:
+def _add_facts(finished: StepFinished, events: list[Payload], services: Services) -> StepFinished:
     """Add the tool's own facts about its process: exit code, sizes, and the output of a failed one."""
-    facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
+    facts = next((payload for payload in events if isinstance(payload, SkillStepExecuted)), None)
     if facts is None:
         return finished
     names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated", "script")
@@ -341,11 +341,6 @@ def _add_facts(finished: StepFinished, told: list[Payload], services: Services) 
         summaries = {"stdout_summary": facts.stdout_summary, "stderr_summary": facts.stderr_summary}
         known |= {name: text for name, text in summaries.items() if text}
     return replace(finished, **known)
-
-
-def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
-    """Return the tool and the arguments of a step."""
-    return name_call(step.action)
 
 
 def build_context(
@@ -427,7 +422,7 @@ async def build_finished(
         text=kept,
         is_error=not result.ok,
         stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
-        stderr_summary=_sum_up_error(describe_failure(kept)) if not result.ok else "",
+        stderr_summary=_summarize_error(describe_failure(kept)) if not result.ok else "",
         duration_ms=duration_ms,
         error_type=code,
         truncated=is_cut,
@@ -435,7 +430,7 @@ async def build_finished(
         retryable=is_skill_failure and is_worth_repeating(step, result),
         counts_as_failure=is_skill_failure,
         artifacts=_artifacts(result, services),
-        media=await keep_media(services.store, result.media),
+        media=await store_media(services.store, result.media),
         spent=result.spent,
         outcome=_OUTCOMES.get(state) if not result.ok else None,
         skill_name=str(result.meta.get("skill") or get_owner(step.action)),
@@ -473,7 +468,7 @@ async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult
 
 
 async def _read_skill_files(step: Step, log: RunLog, services: Services) -> ToolResult:
-    _, arguments = name_and_arguments(step)
+    _, arguments = name_call(step.action)
     package = services.skill_index.find(log.state.skill) if log.state.skill else None
     if package is None:
         return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
@@ -497,8 +492,8 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
             refused=refused,
         )
     )
-    told = [piece.text for piece in disclosure.pieces] + [f"Not given: {reason}" for reason in refused]
-    return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(told), error="\n".join(told), is_limited=True)
+    texts = [piece.text for piece in disclosure.pieces] + [f"Not given: {reason}" for reason in refused]
+    return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(texts), error="\n".join(texts), is_limited=True)
 
 
 def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Services) -> str:
@@ -511,7 +506,7 @@ def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Serv
 
 
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
-    _, arguments = name_and_arguments(step)
+    _, arguments = name_call(step.action)
     query = str(arguments.get("query", ""))
     near = await services.skill_index.get_similar(query)
     found = rank_skills(services.skill_index.index, query, count=services.skills.prefilter_top_k, similar=near.ranked)
@@ -529,7 +524,7 @@ async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResul
     return ToolResult(ok=True, output=f"Noted: {done} of {len(steps)} steps done{now}.{hint}")
 
 
-def _sum_up_error(text: str) -> str:
+def _summarize_error(text: str) -> str:
     """Summarize an error by its start, which names the failing part, and its end, which has the reason."""
     if len(text) <= SUMMARY_CHARACTERS:
         return text

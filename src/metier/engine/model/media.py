@@ -10,7 +10,7 @@ from metier.store.base import Store
 from metier.tools.base import Media
 
 
-async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, ...]:
+async def store_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, ...]:
     """Store media and return parts that name them; their journal entry keeps the blobs as long as the run."""
     return tuple(
         [

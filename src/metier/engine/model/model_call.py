@@ -65,13 +65,13 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
     await _add_messages(action, log, services)
     asking = Asking(disabled, asks_for_json(services), log.state.prompt_limit)
     if asking.is_json and action.turn == 1 and services.model.structured_output_mode != "json":
-        log.emit(_describe_lack("tools", action.turn, services))
+        log.emit(_describe_fallback("tools", action.turn, services))
     try:
         await _ask(action, log, services, asking=asking)
     except ToolsUnsupported as failure:
         # Once: what follows asks in JSON, as will later turns and runs.
         services.features.mark_unsupported("tools", services.model.name)
-        log.emit(_describe_lack("tools", action.turn, services, failure=failure))
+        log.emit(_describe_fallback("tools", action.turn, services, failure=failure))
         await _ask(action, log, services, asking=asking._replace(is_json=True))
 
 
@@ -116,7 +116,7 @@ async def _ask_once(
         await log.record(failed)
         return
     fingerprint = services.cache.fingerprints.of(request)
-    _tell_of_prompt(action.turn, fitted, fingerprint, log=log, services=services)
+    _emit_prompt_events(action.turn, fitted, fingerprint, log=log, services=services)
     intent = ModelCallStarted(
         turn=action.turn,
         request_hash=fingerprint.hash,
@@ -163,12 +163,12 @@ async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn
             raise
         lacking = name_schema(request.model, request.response_schema) if request.tools else request.model
         services.features.mark_unsupported("response_schema", lacking)
-        log.emit(_describe_lack("response_schema", turn, services, failure=failure))
+        log.emit(_describe_fallback("response_schema", turn, services, failure=failure))
         plain = replace(request, response_schema=None)
         return await reply_with_retries(services.provider, plain, _turn(turn, log, services))
 
 
-def _describe_lack(
+def _describe_fallback(
     feature: Feature, turn: int, services: Services, *, failure: CallFailed | None = None
 ) -> StructuredOutputFallback:
     return StructuredOutputFallback(
@@ -326,7 +326,7 @@ def _turn(number: int, log: RunLog, services: Services) -> Turn:
     )
 
 
-def _tell_of_prompt(
+def _emit_prompt_events(
     turn: int, fitted: FittedPrompt, fingerprint: Fingerprint, *, log: RunLog, services: Services
 ) -> None:
     log.emit(

@@ -77,10 +77,10 @@ class RecordedStore(StoreReader):
     Schedules, outbox and usage are those of the real store: only the driver of a run writes them, not its replay.
     """
 
-    def __init__(self, store: Store, tape: Recording, *, blobs: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, store: Store, recording: Recording, *, blobs: Mapping[str, bytes] | None = None) -> None:
         """`blobs` are available in addition to those of the real store."""
         super().__init__(store)
-        self._tape = tape
+        self._recording = recording
         self._blobs = dict(blobs or {})
         self._contexts = RecordedContexts(store.contexts)
 
@@ -102,7 +102,7 @@ class RecordedStore(StoreReader):
         """Compare an append with the record. Raises `Diverged`."""
         del lease, first_seq, durable
         for entry in entries:
-            self._tape.take(parse_entry(entry.data))
+            self._recording.take(parse_entry(entry.data))
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
         """Claim nothing: a replay has no queue."""

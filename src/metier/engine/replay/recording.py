@@ -98,7 +98,7 @@ class Recording:
     def take(self, replayed: Entry) -> None:
         """Compare with the entry recorded at this place. Raises `Diverged`.
 
-        A tape that is to be re-derived takes over what follows from changed input, as long as it is of the same kind.
+        With `rederive`, an entry of the same kind replaces the recorded one.
         """
         recorded = self.peek()
         differences = () if recorded is None else compare(recorded, replayed)

@@ -68,15 +68,15 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
     With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
     counts as different: for a record whose input was changed on purpose, as redaction does.
     """
-    tape = Recording(entries, rederive=rederive)
-    store = RecordedStore(services.store, tape)
+    recording = Recording(entries, rederive=rederive)
+    store = RecordedStore(services.store, recording)
     state = RunState(run_id)
-    given = _take_over(tape, state)
-    player = _Player(tape)
-    provider = _RecordedProvider(tape, _get_provider(entries))
-    access = partial(_read_recorded_access, tape, state)
-    features = _RecordedFeatures(tape)
-    skill_index = replace(services.skill_index, similarities=_RecordedSimilarities(tape))
+    given = _take_over(recording, state)
+    player = _Player(recording)
+    provider = _RecordedProvider(recording, _get_provider(entries))
+    access = partial(_read_recorded_access, recording, state)
+    features = _RecordedFeatures(recording)
+    skill_index = replace(services.skill_index, similarities=_RecordedSimilarities(recording))
     played = replace(
         services,
         skill_index=skill_index,
@@ -85,8 +85,8 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
         fallbacks=(),
         read_access=access,
         features=features,
-        cache=TurnCache(fingerprints=_RecordedFingerprints(tape)),
-        recall_ranking=partial(_recall_ranking, tape),
+        cache=TurnCache(fingerprints=_RecordedFingerprints(recording)),
+        recall_ranking=partial(_recall_ranking, recording),
     )
     lease = Lease(run_id=run_id, owner=services.owner, token=0)
     log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
@@ -94,9 +94,9 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
         await _play(player, log, played)
     except Diverged as diverged:
         return Replayed(
-            entries=tuple(tape.entries), compared=tape.position, given=given, divergence=diverged.divergence
+            entries=tuple(recording.entries), compared=recording.position, given=given, divergence=diverged.divergence
         )
-    return Replayed(entries=tuple(tape.entries), compared=tape.position, given=given)
+    return Replayed(entries=tuple(recording.entries), compared=recording.position, given=given)
 
 
 class _FromOutside(Exception):
@@ -109,7 +109,7 @@ class _EndOfRecord(Exception):
 
 async def _play(player: "_Player", log: RunLog, services: Services) -> None:
     """Replay one start or resume of the run per pass."""
-    while not player.tape.is_over:
+    while not player.recording.is_over:
         changed = await player.give(log)
         services = services if changed is None else _change_model(services, changed)
         try:
@@ -118,41 +118,41 @@ async def _play(player: "_Player", log: RunLog, services: Services) -> None:
             return
         except _FromOutside:
             pass
-        if not player.tape.is_over and not is_given(player.tape.peek()):
-            raise Diverged(player.tape.diverge(None))
+        if not player.recording.is_over and not is_given(player.recording.peek()):
+            raise Diverged(player.recording.diverge(None))
 
 
-def _take_over(tape: Recording, state: RunState) -> int:
+def _take_over(recording: Recording, state: RunState) -> int:
     """Adopt a fork's entries from its parent without comparing them: they were made with other definitions."""
-    first = tape.peek()
+    first = recording.peek()
     count = first.forked_at if isinstance(first, RunStarted) else 0
     # What was done before an adoption was done under the settings and rules of another host.
-    adopted = (number for number, entry in enumerate(tape.entries, start=1) if isinstance(entry, RunAdopted))
+    adopted = (number for number, entry in enumerate(recording.entries, start=1) if isinstance(entry, RunAdopted))
     count = max((count, *adopted))
-    for entry in tape.entries[:count]:
+    for entry in recording.entries[:count]:
         apply(state, entry)
-    tape.position = min(count, len(tape.entries))
-    return tape.position
+    recording.position = min(count, len(recording.entries))
+    return recording.position
 
 
 class _Player:
     """`perform` for a replay."""
 
-    def __init__(self, tape: Recording) -> None:
-        self.tape = tape
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
 
     async def give(self, log: RunLog) -> ModelChanged | None:
         """Record outside entries as they came; return the last change of the model. Raises `Diverged`."""
         changed: ModelChanged | None = None
-        while is_given(entry := self.tape.peek()) and entry is not None:
+        while is_given(entry := self.recording.peek()) and entry is not None:
             await self._record(entry, log)
             changed = entry if isinstance(entry, ModelChanged) else changed
         return changed
 
     async def perform(self, action: a.Action, log: RunLog, services: Services) -> None:
-        if self.tape.is_over:
+        if self.recording.is_over:
             raise _EndOfRecord
-        if is_given(self.tape.peek()):
+        if is_given(self.recording.peek()):
             raise _FromOutside
         match action:
             case a.Disclose():
@@ -177,7 +177,7 @@ class _Player:
         """Narrow an approval to the calls that were asked about then: earlier versions asked one at a time."""
         if not isinstance(action, a.AskApproval):
             return action
-        following = self.tape.entries[self.tape.position :]
+        following = self.recording.entries[self.recording.position :]
         asked = [entry.step_id for entry in takewhile(lambda each: each.kind == "approval_asked", following)
                  if isinstance(entry, ApprovalAsked)]  # fmt: skip
         return replace(action, also=tuple(each for each in action.also if each[0] in asked))
@@ -185,7 +185,7 @@ class _Player:
     async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
         before = log.state.cost_usd
         await perform(action, log, services)
-        last = self.tape.entries[self.tape.position - 1]
+        last = self.recording.entries[self.recording.position - 1]
         if isinstance(last, ModelReplied):
             # Price lists change; what was paid does not.
             log.state.cost_usd = before + last.cost_usd
@@ -195,7 +195,7 @@ class _Player:
         has_child = False
         for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
             await log.record(build_intent(step, log, services))
-            entry = self.tape.peek()
+            entry = self.recording.peek()
             if isinstance(entry, ChildRequested) and entry.step_id == step.step_id:
                 await self._record(entry, log)
                 has_child = True
@@ -209,24 +209,24 @@ class _Player:
         if isinstance(action, a.RunHooks):
             await self._give_answer(action, log)
             return
-        entry = self.tape.peek()
+        entry = self.recording.peek()
         await self._record(entry if isinstance(entry, ResultChecked) else ResultChecked(), log)
 
     async def _give_answer(self, action: a.RunHooks, log: RunLog) -> None:
         """Take the recorded answers: a replay runs no hook."""
-        entry = self.tape.peek()
+        entry = self.recording.peek()
         is_it = isinstance(entry, HooksRan) and (entry.event, entry.step_id) == (action.event, action.step_id)
         ran = HooksRan(event=action.event, step_id=action.step_id)
         await self._record(entry if is_it and entry is not None else ran, log)
 
     async def _disclose(self, log: RunLog) -> None:
         """Disclose the recorded text: the files may be gone."""
-        entry = self.tape.peek()
+        entry = self.recording.peek()
         await self._record(entry if isinstance(entry, ContextDisclosed) else ContextDisclosed(), log)
 
     async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
         """Run the steps from the record: files and links may have changed since."""
-        entry = self.tape.peek()
+        entry = self.recording.peek()
         if isinstance(entry, ApprovalAsked) and entry.step_id in action.step_ids:
             await self._record(entry, log)
             await self._record_pause(log)
@@ -236,24 +236,24 @@ class _Player:
     async def _give_results(self, steps: Sequence[Step], log: RunLog) -> None:
         wanted = {step.step_id for step in steps}
         for step in steps:
-            entry = self.tape.peek()
+            entry = self.recording.peek()
             if entry is None:
                 raise _EndOfRecord
             if is_given(entry):
                 raise _FromOutside
             if isinstance(entry, ChildRequested) or (isinstance(entry, InputAsked) and entry.resumes):
                 if entry.step_id not in wanted:
-                    raise Diverged(self.tape.diverge(_awaited(step)))
+                    raise Diverged(self.recording.diverge(_awaited(step)))
                 await self._record(entry, log)
                 await self._record_pause(log)
                 return
             if not _is_result(entry) or entry.step_id not in wanted:
-                raise Diverged(self.tape.diverge(_awaited(step)))
+                raise Diverged(self.recording.diverge(_awaited(step)))
             await self._record(entry, log)
 
     async def _settle(self, action: a.SettleDoubt, log: RunLog, services: Services) -> None:
         step = log.state.step(action.step_id)
-        entry = self.tape.peek()
+        entry = self.recording.peek()
         if step.phase == "in_doubt" or not isinstance(entry, StepInDoubt):
             if step.phase == "in_doubt":
                 await perform(action, log, services)
@@ -265,7 +265,7 @@ class _Player:
         await self._record_pause(log)
 
     async def _record_pause(self, log: RunLog) -> None:
-        pause = self.tape.peek()
+        pause = self.recording.peek()
         if isinstance(pause, RunPaused):
             await self._record(pause, log)
 
@@ -273,8 +273,8 @@ class _Player:
         try:
             await log.record(entry)
         except IllegalTransition as error:
-            self.tape.position -= 1
-            divergence = self.tape.diverge(entry)
+            self.recording.position -= 1
+            divergence = self.recording.diverge(entry)
             raise Diverged(
                 replace(divergence, sentence=f"The entry cannot follow what is before it: {error}")
             ) from error
@@ -296,21 +296,21 @@ def _awaited(step: Step) -> StepFinished:
     return StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
 
 
-def _read_recorded_access(tape: Recording, state: RunState) -> frozenset[str]:
+def _read_recorded_access(recording: Recording, state: RunState) -> frozenset[str]:
     """Read the tools that were disabled then, whatever the file says now."""
-    entry = tape.peek()
+    entry = recording.peek()
     return frozenset(entry.disabled_tools) if isinstance(entry, ModelCallStarted) else state.disabled
 
 
 class _RecordedProvider:
     """A provider that returns the recorded replies."""
 
-    def __init__(self, tape: Recording, name: str) -> None:
+    def __init__(self, recording: Recording, name: str) -> None:
         self.name = name
-        self._tape = tape
+        self._recording = recording
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
-        match self._tape.peek():
+        match self._recording.peek():
             case ModelReplied() as replied:
                 return replied.reply
             case RunFailed() as failed if not is_given(failed):
@@ -325,7 +325,7 @@ class _RecordedProvider:
                 raise _FromOutside
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
-        match self._tape.peek():
+        match self._recording.peek():
             case ModelCallStarted() as call:
                 return call.counted_tokens
             case RunFailed(reason="prompt_too_large") as failed:
@@ -340,12 +340,12 @@ class _RecordedProvider:
 class _RecordedFeatures:
     """The endpoint's features as known then: whether the next recorded request asks for JSON."""
 
-    def __init__(self, tape: Recording) -> None:
-        self._tape = tape
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
 
     def is_unsupported(self, feature: Feature, model: str) -> bool:
         del model
-        entry = self._tape.peek()
+        entry = self._recording.peek()
         return feature == "tools" and isinstance(entry, ModelCallStarted) and bool(entry.is_json)
 
     def mark_unsupported(self, feature: Feature, model: str) -> None:
@@ -355,31 +355,31 @@ class _RecordedFeatures:
 class _RecordedFingerprints(Fingerprints):
     """Fingerprints in the form of the record."""
 
-    def __init__(self, tape: Recording) -> None:
+    def __init__(self, recording: Recording) -> None:
         super().__init__()
-        self._tape = tape
+        self._recording = recording
 
     @override
     def of(self, request: ModelRequest) -> Fingerprint:
-        entry = self._tape.peek()
+        entry = self._recording.peek()
         return self.match(request, entry.request_hash if isinstance(entry, ModelCallStarted) else "")
 
 
-def _recall_ranking(tape: Recording) -> SkillsRanked | None:
+def _recall_ranking(recording: Recording) -> SkillsRanked | None:
     """Return the recorded ranking if another version made it."""
-    entry = tape.peek()
+    entry = recording.peek()
     return entry if isinstance(entry, SkillsRanked) and entry.version != RANKING_VERSION else None
 
 
 class _RecordedSimilarities:
     """The recorded results of embeddings."""
 
-    def __init__(self, tape: Recording) -> None:
-        self._tape = tape
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
 
     async def find(self, query: str) -> FoundSimilar:
         del query
-        entry = self._tape.peek()
+        entry = self._recording.peek()
         ranked = entry.similar if isinstance(entry, SkillsRanked) else ()
         return FoundSimilar(tuple(Similar(each.skill_name, each.score) for each in ranked))
 

@@ -65,7 +65,7 @@ def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
     )
 
 
-def put_back(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
+def invalidate_progress(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
     """Invalidate approvals and progress from elsewhere: each step is asked about before it runs.
 
     `answering` is the step whose question a user has not answered.
@@ -85,7 +85,7 @@ def adopt(state: RunState, entry: RunAdopted) -> None:
     state.remembered.clear()
     state.is_foreign, state.nonce = True, entry.nonce
     answering = state.question.step_id if state.question else ""
-    put_back(state.steps, answering=answering, tells_begun=entry.tells_begun)
+    invalidate_progress(state.steps, answering=answering, tells_begun=entry.tells_begun)
     if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
         state.pause, state.status = None, "in_progress"
 

@@ -484,10 +484,10 @@ def _approve(step: Step, entry: ApprovalDecided) -> None:
     """Record the approved state of the files: as shown, or for an edited call as they were when it was edited."""
     if entry.edited_arguments is not None:
         step.action, step.edited = edit_arguments(step.action, entry.edited_arguments), entry.edited_arguments
-        step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
+        step.approved_base, step.approved_targets = entry.edited_base, entry.edited_leads_to
         step.hooked = None  # hooks see every call as it will be made
     elif step.asked is not None:
-        step.approved_base, step.approved_leads = step.asked.base, step.asked.leads_to
+        step.approved_base, step.approved_targets = step.asked.base, step.asked.leads_to
 
 
 def _close_turn(state: RunState) -> None:

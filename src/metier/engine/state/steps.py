@@ -103,7 +103,7 @@ class Step:
     times_asked: int = 0
     approved_base: str = ""
     """File state that the approved call must find; see `ApprovalAsked.base`."""
-    approved_leads: tuple[str, ...] = ()
+    approved_targets: tuple[str, ...] = ()
     """Link targets at the time of approval, if different from the paths."""
     edited: dict[str, JsonValue] | None = None
     """Arguments that a user edited while approving the call."""
@@ -140,12 +140,12 @@ def build_exchange(
     reply: ModelReply, steps: Sequence[Step], rejected: Sequence[Rejection], *, number: int = 0, skill: str = ""
 ) -> Exchange:
     """Build a turn's history: every call has exactly one result, in call order."""
-    results = _answer_calls(reply, steps, rejected) or _tell_in_words(steps, rejected)
+    results = _answer_calls(reply, steps, rejected) or _render_in_words(steps, rejected)
     role: Literal["tool", "user"] = "tool" if any(isinstance(part, ToolResultPart) for part in results) else "user"
     return Exchange(
         reply=Message(role="assistant", parts=reply.parts),
         results=(Message(role=role, parts=tuple(results)),) if results else (),
-        steps=tuple(_summarise(step) for step in steps if step.finished is not None),
+        steps=tuple(_summarize(step) for step in steps if step.finished is not None),
         number=number,
         skill=skill,
         reads=any(name_call(step.action)[0] == READING_TOOL for step in steps),
@@ -182,16 +182,16 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[R
         text, is_error = NOT_RUN, True
         media = tuple(each for step in own if step.finished is not None for each in step.finished.media)
         if len(own) > 1:
-            text, is_error = join_results([(step.action, *_tell_end(step)) for step in own])
+            text, is_error = join_results([(step.action, *_render_end(step)) for step in own])
         elif own:
-            text, is_error = _tell_end(own[0])
+            text, is_error = _render_end(own[0])
         elif rejection is not None:
             text = rejection.text or rejection.message
         results.append(ToolResultPart(call_id=part.id, name=part.name, text=text, is_error=is_error, media=media))
     return results
 
 
-def _tell_end(step: Step) -> tuple[str, bool]:
+def _render_end(step: Step) -> tuple[str, bool]:
     """Return the text of a step's end, and whether it failed."""
     if step.finished is None:
         return NOT_RUN, True
@@ -207,7 +207,7 @@ def _render_text(step: Step, finished: StepFinished) -> str:
     return f"[A person edited this call before approving it. It was made with {arguments}]\n{text}"
 
 
-def _tell_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list[Part]:
+def _render_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list[Part]:
     """Render results of a decision written as JSON, which has no calls to answer: each is a part of its own."""
     lines = [
         f"Result of {name_call(step.action)[0]} ({step.step_id}):\n"
@@ -219,7 +219,7 @@ def _tell_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list
     return [TextPart(text=line) for line in lines]
 
 
-def _summarise(step: Step) -> StepExecutionResult:
+def _summarize(step: Step) -> StepExecutionResult:
     """Summarize a finished step for later turns."""
     finished = step.finished
     assert finished is not None

@@ -19,8 +19,8 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.step import StepFinished, StepStarted
-from metier.engine.execution.approval_requests import Found
-from metier.engine.execution.judged_paths import get_call_leads
+from metier.engine.execution.approval_requests import CallSnapshot
+from metier.engine.execution.judged_paths import resolve_call_links
 from metier.engine.journal import read_entries
 from metier.engine.state.fold import apply, fold
 from metier.engine.state.run_state import RunState
@@ -91,8 +91,8 @@ async def explain_call(
 ) -> Explanation:
     """Explain the decision as a run makes it: by text and by resolved paths. The strictest verdict counts."""
     said = policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
-    leads = await get_call_leads(tool, arguments, tools=policy.tools, root=policy.root)
-    for key, path in leads.items():
+    targets = await resolve_call_links(tool, arguments, tools=policy.tools, root=policy.root)
+    for key, path in targets.items():
         moved = policy.explain(build_step(tool, {**arguments, key: path}, call_id=""), skill=skill)
         if ORDER[moved.verdict.decision] > ORDER[said.verdict.decision]:
             reason = f"It leads to {path!r}. {moved.verdict.reason}"
@@ -215,9 +215,9 @@ async def refuse_edited(run_id: str, call: EditedCall, *, host: Host, store: Sto
     return verdict.reason if verdict.decision == "deny" and verdict.code != "unknown_tool" else ""
 
 
-async def look_at_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> Found:
+async def look_at_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> CallSnapshot:
     """Preview a file tool's call; nothing is known of other calls without running them."""
     tools = Toolbox(list_tools((), host))
     preview = await tools.preview(tool, arguments, ToolContext(workspace=host.workspace))
-    leads = await get_call_leads(tool, arguments, tools=tools, root=str(host.workspace))
-    return Found(preview.base if preview else "", tuple(leads.values()), preview.text if preview else "")
+    targets = await resolve_call_links(tool, arguments, tools=tools, root=str(host.workspace))
+    return CallSnapshot(preview.base if preview else "", tuple(targets.values()), preview.text if preview else "")

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.engine.entries.run import RunWorktree
-from metier.engine.execution.child_execution import keep_changes
+from metier.engine.execution.child_execution import save_changes
 from metier.engine.journal import read_entries
 from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
@@ -107,7 +107,7 @@ async def _keep_unheard(host: Host, store: Store, run_id: str, *, folder: Path) 
     try:
         diff = await PlaceWorktrees(host).read(run_id, tree)
         if diff:
-            keep_changes(folder, run_id, diff)
+            save_changes(folder, run_id, diff)
     except (Unavailable, OSError):
         return False
     return True

@@ -13,7 +13,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunAdopted
 from metier.engine.entries.step import FileChange, UndoFinished, UndoStarted
 from metier.engine.entries.task import ChildRequested
-from metier.engine.execution.file_changes import keep, list_changes
+from metier.engine.execution.file_changes import list_changes, store_file
 from metier.engine.file_timeline import (
     FileEffect,
     Restoration,
@@ -201,7 +201,7 @@ async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list
 
 async def _keep_change(runtime: Runtime, file: PlannedFile) -> FileChange:
     """Save the current content before it is replaced, so that the undo can be undone."""
-    now = await keep(await run_sync(read_state, runtime.host.workspace, file.path), runtime.store)
+    now = await store_file(await run_sync(read_state, runtime.host.workspace, file.path), runtime.store)
     return FileChange(path=file.path, before=now, after=file.target)
 
 

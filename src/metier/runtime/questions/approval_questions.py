@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import find_running_file
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
-from metier.engine.execution.approval_requests import Found, bind_approval, render_edited_call
+from metier.engine.execution.approval_requests import CallSnapshot, bind_approval, render_edited_call
 from metier.engine.journal import read_entries_of
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
@@ -101,7 +101,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     """Apply the answer to the other pending calls of the reply."""
 
 
-type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
+type Look = Callable[[str, dict[str, JsonValue]], Awaitable[CallSnapshot]]
 """Computes the outcome of a call of this tool with these arguments now."""
 
 
@@ -149,7 +149,7 @@ class Approvals:
     async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
 
-    async def look(self, question: ApprovalQuestion, arguments: dict[str, JsonValue] | None = None) -> Found:
+    async def look(self, question: ApprovalQuestion, arguments: dict[str, JsonValue] | None = None) -> CallSnapshot:
         """Return the outcome that the call would have now, as it is or with other arguments."""
         return await self._look(question.tool, question.arguments if arguments is None else arguments)
 
@@ -249,10 +249,10 @@ def _build_entry(row: ApprovalRow) -> ApprovalDecided:
     )
 
 
-def _parse_found(payload: bytes) -> Found:
+def _parse_found(payload: bytes) -> CallSnapshot:
     call = cast("dict[str, JsonValue]", json.loads(payload))  # written by `render_edited_call` only
     leads = call.get("leads_to")
-    return Found(str(call.get("base", "")), tuple(map(str, leads)) if isinstance(leads, list) else ())
+    return CallSnapshot(str(call.get("base", "")), tuple(map(str, leads)) if isinstance(leads, list) else ())
 
 
 def _describe_closed(row: ApprovalRow) -> str:

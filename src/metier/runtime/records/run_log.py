@@ -12,7 +12,7 @@ from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStar
 from metier.engine.entries.step import StepStarted as StepStartedEntry
 from metier.engine.execution.step_execution import REPEATABLE, SPOOL
 from metier.engine.journal import RunLog, read_entries
-from metier.engine.loop import Driver, Told, open_log
+from metier.engine.loop import Driver, LogPosition, open_log
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
@@ -64,7 +64,7 @@ class Loss(Struct, frozen=True, kw_only=True):
         )
 
 
-def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False) -> Told:
+def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False) -> LogPosition:
     """Compare a journal with the event log and spool of its folder, and return the log's position.
 
     Raises `StoreDamaged` where entries are missing, unless that is accepted: then the old log is set aside.
@@ -84,12 +84,12 @@ def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accept
         if attempt.isdecimal() and int(attempt) > begun[step_id]:
             named.setdefault(note, f"step {step_id}, noted in the spool")
     if told <= len(entries) and not named:
-        return Told(told, events)
+        return LogPosition(told, events)
     loss = Loss(ends_at=len(entries), told=told, steps=tuple(named), words=tuple(named.values()))
     if not accepts_loss:
         raise loss.describe(run_id)
     accept_loss(folder, loss)
-    return Told()
+    return LogPosition()
 
 
 def accept_loss(folder: Path, loss: Loss) -> None:
@@ -182,7 +182,7 @@ async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> Run
         next_seq=jsonl.next_seq,
     )
     try:
-        log = await open_log(lease, driver, writer, entries=entries, told=told)
+        log = await open_log(lease, driver, writer, entries=entries, position=told)
     except BaseException:
         writer.close()
         raise
