@@ -52,7 +52,7 @@ def get_owner(action: ActionStep) -> str:
 
 
 class SkillCall(StoredValue, frozen=True, kw_only=True):
-    """A skill's request to call another skill's code, in a run of its own."""
+    """A skill's request to call another skill's code, in a child run."""
 
     skill: str
     inputs: dict[str, JsonValue] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class SkillCall(StoredValue, frozen=True, kw_only=True):
 
 
 class CalledRun(StoredValue, frozen=True, kw_only=True):
-    """The run that does the work, so that it is found and not started again."""
+    """The child run for a skill's call. Its ID is fixed, so that a repeated step finds the run."""
 
     run_id: str
     call: SkillCall

@@ -1,27 +1,27 @@
-"""Everything Metier raises on purpose: a fact, a hint, and the exit code.
+"""Errors that Metier raises on purpose, each with a message, a hint and an exit code.
 
-MetierError                     1   something failed that a user can act on
-├── UsageError                  2   the call itself is wrong: an argument, a file, a name
-│   ├── ConfigError             2   settings or definitions cannot be used; carries every problem found
-│   └── InvalidName             2   a name of a skill or script that could mean something else on disk
+MetierError                     1   a failure that the user can act on
+├── UsageError                  2   an invalid argument, file or name
+│   ├── ConfigError             2   invalid settings or definitions, with all problems
+│   └── InvalidName             2   a name of a skill or script that is ambiguous on disk
 ├── LogError                    1   the event log cannot be written or read
 │   ├── LogLocked              10   another process is writing this log
-│   └── LogDamaged              1   a record in the middle of the log is not what was written
+│   └── LogDamaged              1   a record in the middle of the log was modified
 ├── SkillError                  1   a skill cannot be installed, found or used
 │   ├── SkillNotFound           2   no skill of that name
 │   ├── SkillNotTrusted         5   the user has not trusted these bytes
 │   ├── SkillRejected           1   a package that must not be installed
-│   └── NoSkillMatches          1   no skill is near enough to a request
+│   └── NoSkillMatches          1   no skill matches the request
 ├── SandboxUnavailable          9   a sandbox is required and none works here
-├── EmbeddingsFailed            1   no vectors can be had, so words alone rank
-├── ToolFailed                  1   a tool could not do its work; the model reads why
-├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
-├── ArchiveRefused              1   an exported run that was changed or cannot be read
-├── ApprovalClosed             10   decided before, or not decided in time
-├── FilesChanged               10   files changed since a run, so that they are not restored without a yes
+├── EmbeddingsFailed            1   no embeddings, so skills are ranked by words only
+├── ToolFailed                  1   a tool failed; the model reads the error
+├── ProviderError               8   a model did not answer; subclasses are in `providers/failures.py`
+├── ArchiveRefused              1   a modified or unreadable export of a run
+├── ApprovalClosed             10   the approval was decided before, or expired
+├── FilesChanged               10   files changed since the run; an undo needs confirmation
 ├── BrokerUnavailable           1   the message broker of workers does not answer
-├── RunFailed                   1   a run did not complete, where a Python program wanted it to
-├── PromptTooLarge              6   what must be said does not fit the context budget
+├── RunFailed                   1   a run did not complete (Python API)
+├── PromptTooLarge              6   required content does not fit the context budget
 └── StoreError                  1   the run store cannot be used
 """
 
@@ -31,7 +31,7 @@ from typing import Protocol
 
 
 class MetierError(Exception):
-    """A failure for people: `message` states the fact, `hint` the remedy."""
+    """A failure for users: `message` describes the problem, `hint` the fix."""
 
     exit_code = 1
 
@@ -42,7 +42,7 @@ class MetierError(Exception):
 
     @property
     def sentence(self) -> str:
-        """Return fact and hint in one line, if there is room for one line only."""
+        """Return message and hint as one line."""
         return f"{self.message.rstrip('. ')}. {self.hint}" if self.hint else self.message
 
 
@@ -65,17 +65,17 @@ class SandboxUnavailable(MetierError):
 
 
 class ConfigError(UsageError):
-    """Settings or definitions are unusable. Every problem is listed, not only the first."""
+    """Invalid settings or definitions. All problems are listed, not only the first."""
 
     def __init__(self, message: str, *, hint: str = "", problems: Sequence[Located] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = tuple(problems)
         for problem in self.problems:
-            self.add_note(problem.render())  # a Python program that does not catch it shows them below the message
+            self.add_note(problem.render())  # shown below the message if a Python program does not catch the error
 
 
 class InvalidName(UsageError):
-    """A name with other characters than letters, digits, hyphens and underscores, which could be ambiguous on disk."""
+    """A name with characters other than letters, digits, hyphens and underscores: it is ambiguous on disk."""
 
     code = "invalid_name"
 
@@ -149,7 +149,7 @@ class BrokerUnavailable(MetierError):
 
 
 class PromptTooLarge(MetierError):
-    """The required content does not fit the context budget, even with everything optional dropped."""
+    """The required content does not fit the context budget, even without all optional content."""
 
     exit_code = 6
 

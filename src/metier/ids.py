@@ -1,4 +1,4 @@
-"""Identities and time, behind two seams so that tests control both."""
+"""IDs and time. Tests replace both through the protocols `Ids` and `Clock`."""
 
 import getpass
 import os
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """New identities, never the same one twice."""
+    """Creates unique IDs."""
 
     def run_id(self, started: datetime) -> str: ...
 
@@ -46,11 +46,11 @@ def measure_ms(clock: Clock, started: float) -> float:
 
 
 class SystemIds:
-    """Random identities; trace and span IDs have the sizes of W3C trace context."""
+    """Random IDs; trace and span IDs have the sizes of W3C trace context."""
 
     def __init__(self) -> None:
         self._spans: list[str] = []
-        """Span IDs in stock: every event takes one, and asking the kernel each time would dominate its cost."""
+        """A stock of span IDs: every event needs one, and a system call for each would dominate its cost."""
         self._owner = 0
 
     def run_id(self, started: datetime) -> str:
@@ -60,7 +60,7 @@ class SystemIds:
         return secrets.token_hex(16)
 
     def span_id(self) -> str:
-        if not self._spans or self._owner != os.getpid():  # a forked process must not hand out the same ones
+        if not self._spans or self._owner != os.getpid():  # a forked process must not use the same IDs
             self._owner = os.getpid()
             stock = secrets.token_hex(8 * _SPANS_AT_ONCE)
             self._spans = [stock[start : start + 16] for start in range(0, len(stock), 16)]

@@ -21,7 +21,7 @@ class TextPart(MessagePart, frozen=True, kw_only=True, tag="text"):
 
 
 class ThinkingPart(MessagePart, frozen=True, kw_only=True, tag="thinking"):
-    """Reasoning that some vendors want back unchanged; sent to no other vendor."""
+    """Reasoning that some vendors require back unchanged; not sent to other vendors."""
 
     text: str = ""
     signature: str = ""
@@ -35,7 +35,7 @@ class ToolCallPart(MessagePart, frozen=True, kw_only=True, tag="tool_call"):
     name: str
     arguments: dict[str, JsonValue] = field(default_factory=dict)
     raw_arguments: str = ""
-    """The model's text, kept only if it is not a JSON object."""
+    """The arguments as text, if they are not a JSON object."""
     signature: str = ""
     """Data that some vendors attach to a call and expect back unchanged."""
 
@@ -95,7 +95,7 @@ class Spent(StoredValue, frozen=True, kw_only=True):
 
 
 class Shortfall(StoredValue, frozen=True, kw_only=True):
-    """A request that the offline provider could not do, or only in part: how the run ends, and why."""
+    """The outcome of a request that the offline provider could only do in part, or not at all."""
 
     status: Literal["failed", "timeout", "blocked", "escalated"] = "failed"
     reason: str
@@ -103,17 +103,17 @@ class Shortfall(StoredValue, frozen=True, kw_only=True):
 
 
 class ModelReply(StoredValue, frozen=True, kw_only=True):
-    """A complete reply of a model: one that was truncated in transit is an error, never a reply."""
+    """A complete reply of a model. A reply that was truncated in transit is an error instead."""
 
     parts: tuple[Part, ...]
     stop_reason: StopReason
     usage: Usage = Usage()
     provider: str
     model: str
-    """Model name in the answer, which may be more exact than the requested one."""
+    """Model name in the response, often more exact than the requested one."""
     response_id: str = ""
     shortfall: Shortfall | None = None
-    """Only from the offline provider, with the result that it finishes with."""
+    """Only set by the offline provider."""
 
 
 def user(text: str) -> Message:

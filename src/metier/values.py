@@ -1,7 +1,7 @@
 """Base classes of values that are read and written as JSON, and their JSON forms.
 
-What Metier writes itself (messages, decisions, events, journal entries) is a `StoredValue`. What people write in files
-is a `Value`, because pydantic reports every problem with its place.
+`StoredValue` is for data that Metier writes: messages, decisions, events, journal entries. `Value` is for files that
+users write, because pydantic reports all problems with their location.
 """
 
 from collections.abc import Sequence
@@ -16,33 +16,33 @@ from pydantic import BaseModel, ConfigDict
 if TYPE_CHECKING:
     from pydantic import JsonValue
 else:
-    # At run time any value: msgspec cannot resolve a recursive type, and what a JSON decoder returns is JSON anyway.
+    # msgspec cannot resolve a recursive type; a JSON decoder only returns JSON anyway.
     JsonValue = Any
 
 AwareDatetime = Annotated[datetime, Meta(tz=True)]
 
 WHEN_USED = ConfigDict(defer_build=True)
-"""For a `TypeAdapter` of a module: build it when it is first used, not when the module is imported."""
+"""For a module's `TypeAdapter`: build it on first use, not on import."""
 
 
 class Value(BaseModel):
-    """A frozen value that is validated when it is made; an unknown field is an error."""
+    """A frozen value that is validated when it is created. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class StoredValue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen value that Metier writes and reads back. Types are checked when it is read, not when it is made."""
+    """A frozen value that Metier writes and reads. Types are checked when it is read, not when it is created."""
 
 
 class MadeHere:
-    """Marks a field whose text Metier makes itself, such as a hash: no text from outside, so no secret to look for."""
+    """Marks a field with text of Metier itself, such as a hash, which needs no redaction."""
 
 
 class OmitDefault:
-    """Marks a field that is younger than the first release. Its default stays out of every JSON form.
+    """Marks a field that was added after the first release. JSON forms omit its default.
 
-    The hashes of requests and the seals of runs are made of these forms; those of older runs must stay the same.
+    Hashes of requests and seals of runs are computed from JSON forms, and must not change for older runs.
     """
 
 
@@ -50,14 +50,14 @@ OwnText = Annotated[str, MadeHere()]
 
 
 def dump_fields(value: Struct, *, with_defaults: bool = True) -> dict[str, JsonValue]:
-    """Return the JSON form of a value: with all of its fields, or with those that differ from their defaults.
+    """Return the JSON form of a value, with all fields or only those that differ from their defaults.
 
-    A journal leaves defaults out; users and hashes get all fields, which `msgspec.to_builtins` cannot do for entries.
+    Journals omit defaults. Users and hashes get all fields, which `msgspec.to_builtins` cannot do for entries.
     """
     config = value.__struct_config__
     found: dict[str, JsonValue] = {}
     if config.tag_field is not None and with_defaults:
-        found[config.tag_field] = cast("str", config.tag)  # tags of Metier are words
+        found[config.tag_field] = cast("str", config.tag)  # all our tags are strings
     for field in _list_fields(type(value)):
         item = getattr(value, field.name)
         if (field.omits_default or not with_defaults) and item == field.default:
@@ -67,11 +67,11 @@ def dump_fields(value: Struct, *, with_defaults: bool = True) -> dict[str, JsonV
 
 
 def dump_value(item: object, *, with_defaults: bool = True) -> JsonValue:
-    """Return the JSON form of a field's value, with `dump_fields` for the values in it."""
+    """Return the JSON form of a field's value; nested values like `dump_fields`."""
     if isinstance(item, Struct):
         return dump_fields(item, with_defaults=with_defaults)
     if isinstance(item, tuple | list):
-        items = cast("Sequence[object]", item)  # any items will do
+        items = cast("Sequence[object]", item)  # the items may have any type
         return [dump_value(each, with_defaults=with_defaults) for each in items]
     if isinstance(item, BaseModel):
         return item.model_dump(mode="json", exclude_defaults=not with_defaults)
@@ -94,19 +94,19 @@ def _list_fields(kind: type[Struct]) -> tuple[_Field, ...]:
 
 
 def has_mark(annotation: object, mark: type) -> bool:
-    """True if a field's annotation is `Annotated` with an instance of `mark`."""
+    """Return True if a field's annotation is `Annotated` with an instance of `mark`."""
     return any(isinstance(each, mark) for each in getattr(annotation, "__metadata__", ()))
 
 
 def encode_model(value: object) -> object:
-    """Encode the settings in a stored value, as `enc_hook` of msgspec. Settings stay pydantic: people write them."""
+    """Encode the settings in a stored value (`enc_hook` of msgspec). Settings are pydantic models: users write them."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def decode_model(kind: type, value: object) -> object:
-    """Decode the settings in a stored value, as `dec_hook` of msgspec."""
+    """Decode the settings in a stored value (`dec_hook` of msgspec)."""
     if issubclass(kind, BaseModel):
         return kind.model_validate(value)
     raise TypeError(f"{kind.__name__} has no JSON form")

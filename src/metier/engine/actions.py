@@ -1,4 +1,4 @@
-"""A run's possible next actions: a small union that `decide` chooses from and `perform` carries out. Pure values."""
+"""The possible next actions of a run. `decide` chooses one and `perform` carries it out. Pure values."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -51,13 +51,13 @@ class SettleDoubt(Struct, frozen=True):
 
 
 class RefuseStep(Struct, frozen=True):
-    """Answer a call with a sentence instead of running it."""
+    """Answer a call with a message instead of running it."""
 
     step_id: str
     reason: str
     status: Literal["denied", "skipped", "failed"] = "denied"
     code: str = ""
-    """Problem of a call that could not run; otherwise the status is enough."""
+    """Error code of an invalid call; empty if the status says enough."""
     verdict: str = ""
     rule: str = ""
 
@@ -66,7 +66,7 @@ class AskApproval(Struct, frozen=True):
     step_id: str
     reason: str
     also: tuple[tuple[str, str], ...] = ()
-    """Later steps of the same reply that are asked about together with it, each with the reason."""
+    """Later steps of the same reply that need an approval too, each with the reason."""
 
 
 class AskInput(Struct, frozen=True):
@@ -116,7 +116,7 @@ class CheckResult(Struct, frozen=True):
 
 
 class Proceed(Struct, frozen=True):
-    """Choose what follows after the turn's steps."""
+    """Continue with the next phase after the turn's steps."""
 
     following: Literal["DISCLOSE_CONTEXT_STAGE", "CALL_LLM", "HANDOFF_OR_FINISH"]
     reason: str = ""
@@ -155,7 +155,7 @@ class RunHooks(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for an answer; in an ended run there is nothing to do."""
+    """Do nothing: the run has ended, or waits for an answer."""
 
 
 type Action = (

@@ -1,4 +1,4 @@
-"""Choosing a run's next action from its state and nothing else. Pure: no I/O, no clock, no randomness."""
+"""The next action of a run, chosen from its state alone. Pure: no I/O, no clock, no randomness."""
 
 from itertools import takewhile
 from typing import Protocol, assert_never, runtime_checkable
@@ -50,13 +50,13 @@ class ToolPolicy(Protocol):
 
 @runtime_checkable
 class ReadPolicy(Protocol):
-    """A policy whose rules can prevent reading files."""
+    """A policy with rules for reading files."""
 
     def get_read_denial(self, path: str, *, skill: str) -> str: ...
 
 
 def get_read_denial(policy: Policy, path: str, *, skill: str = "") -> str:
-    """Return why a file must not be read by any feature; empty if no rule denies it."""
+    """Return why a rule denies reading a file; empty if none does."""
     return policy.get_read_denial(path, skill=skill) if isinstance(policy, ReadPolicy) else ""
 
 
@@ -90,7 +90,7 @@ def _choose(state: RunState, policy: Policy) -> a.Action:
 
 
 def get_run_limits(state: RunState) -> Limits:
-    """Return the run's limits, including those that a user raised."""
+    """Return the current limits, including those that a user raised."""
     return state.limits
 
 
@@ -102,7 +102,7 @@ def is_planned(state: RunState) -> bool:
 
 def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
     if state.repair is not None or state.call is not None:
-        # The same turn: a repair, or a request whose reply was never recorded.
+        # The same turn again: a repair, or a request whose reply was not recorded before a crash.
         return a.CallModel(state.turn, repair=state.repair is not None)
     turns = state.turn + state.delegated_turns
     if turns >= limits.max_turns:
@@ -137,11 +137,11 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
     if state.aborted:
         return a.Fail("aborted", "A person ended the run over a step in doubt", "canceled")
     if state.question is not None:
-        # The run was paused for another reason before the answer came: it waits for the answer again.
+        # The run was paused for another reason before the answer came, so it asks again.
         return a.AskInput(state.question.step_id)
     running = next((step for step in state.steps if step.phase in ("running", "in_doubt")), None)
     if running is not None:
-        # Steps are awaited as long as this process drives them: one that is still running was cut short.
+        # A driver awaits its steps, so a step that is still running was interrupted, or waits for a child run.
         return a.AwaitChild(running.step_id) if running.delegated else a.SettleDoubt(running.step_id)
     failed = next((step for step in state.steps if step.finished and step.finished.counts_as_failure), None)
     if failed is not None:
@@ -161,13 +161,13 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
         return a.AskInput(first.step_id)
     if is_delegation(first.action):
         return _delegate_together(state, pending, policy)
-    # The steps of a turn were paid for; a run that only calls a skill has no turns, and is bounded here.
+    # The budget is checked before each turn. A planned run has no turns, so it is checked before each step.
     stop = _stop_at_budget(state, get_run_limits(state)) if is_planned(state) else None
     return stop or _run_together(state, pending, policy, verdict=verdict)
 
 
 def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
-    """Start the child runs of one call, or of adjacent calls, if none of them needs a question or refusal."""
+    """Start the child runs of one call or of adjacent calls, unless one of them must be refused or approved first."""
     siblings = _list_siblings(state, pending)
     for number in range(1, len(siblings)):
         before = _get_before_start(state, siblings[number:], policy)
@@ -182,13 +182,13 @@ def _list_siblings(state: RunState, pending: list[Step]) -> list[Step]:
     if not is_single(first.action):
         return [step for step in pending if step is first or is_same_call(first.action, step.action)]
     beside = list(takewhile(lambda step: _is_beside(state, first, step), pending))
-    # As many as one call may start, and each with a turn: the others follow.
+    # At most as many as one call may start and as turns are left; the others start later.
     left = limits.max_turns - state.turn - state.delegated_turns
     return beside[: max(1, min(limits.max_children_per_call, left))] or [first]
 
 
 def _is_beside(state: RunState, first: Step, step: Step) -> bool:
-    """Return True if both are calls with one task each, in a run that starts such calls together."""
+    """Return True if both calls delegate one task each and the run starts such calls together."""
     is_pair = is_single(first.action) and is_single(step.action)
     return is_pair and get_run_limits(state).delegates_together
 
@@ -216,7 +216,7 @@ def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a
         return a.RefuseStep(first.step_id, refusal, verdict="deny", rule="limits of delegation")
     verdict = judge_step(state, first, policy)
     if verdict.decision == "deny":
-        # Also what a user approved: they may have edited it into something that is denied.
+        # Even after an approval: the approver may have edited the call into a denied one.
         return _refuse(first, verdict)
     if (said := find_before(state, first)) is not None:
         return said
@@ -233,12 +233,12 @@ def _list_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
     for step in pending[1:]:
         verdict = judge_step(state, step, policy)
         if _is_refused(state, step, verdict):
-            continue  # it changes nothing that the calls behind it find
+            continue  # it does not run, so it changes nothing for later calls
         if not _can_be_asked_early(state, step, pending[0]):
             break
         if (question := _find_question(step, verdict)) is None:
             continue
-        # What a second call would change in the same file is known when the first has run.
+        # The preview of a second change to the same file is only known after the first one.
         if find_permission(state, step) is not None or (path := _get_path(step)) in paths:
             break
         also.append((step.step_id, question))
@@ -247,7 +247,7 @@ def _list_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
 
 
 def _is_refused(state: RunState, step: Step, verdict: Verdict) -> bool:
-    """Return True if it will be rejected, whatever the calls before it do."""
+    """Return True if the call will be rejected, independently of earlier calls."""
     return bool(step.denied) or name_call(step.action)[0] in state.disabled or verdict.decision == "deny"
 
 
@@ -301,7 +301,7 @@ def _starts_reading_child(state: RunState, step: Step) -> bool:
     pending = [each for each in state.steps if each.phase in ("pending", "approved", "asking")]
     siblings = _list_siblings(state, pending) if pending else []
     others = [each.action for each in siblings if each.step_id != step.step_id]
-    # A step that isn't among the first siblings is judged again when it is.
+    # A step that is not among the first siblings is judged again when its turn comes.
     is_first = any(each.step_id == step.step_id for each in siblings)
     return is_first and build_agent_request(state, step.action, beside=others).reads_only
 
@@ -331,7 +331,7 @@ def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdi
 
 
 def _after_failure(state: RunState, failed: Step) -> a.Action:
-    """Retry once, then try another skill, then end, as far as `on_step_failure` allows."""
+    """Retry once, then report the failure or hand over, then fail the run, as `on_step_failure` allows."""
     policy = get_run_limits(state).on_step_failure
     assert failed.finished is not None
     text = describe_failure(failed.finished.text).strip()
@@ -349,7 +349,7 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
 
 
 def _tell_or_hand_over(state: RunState, failed: Step, message: str) -> a.Action:
-    """Let the model read the error and choose; without a model the next suitable candidate takes over."""
+    """Report the error to the model; without a model, hand over to the next suitable candidate."""
     others = list_fallbacks(state)
     is_offline = state.started is not None and state.started.provider == OFFLINE
     if is_offline and others and not state.fell_back:
@@ -368,7 +368,7 @@ def list_fallbacks(state: RunState) -> tuple[str, ...]:
 
 
 def _verify(state: RunState) -> a.Action:
-    """Choose what follows after the turn's steps."""
+    """Choose the phase after the turn's steps."""
     if is_planned(state):
         return a.Proceed("HANDOFF_OR_FINISH", "Every step of the task is through")
     if state.next_skill:
@@ -416,7 +416,7 @@ def _check_or_finish(state: RunState, result: str) -> a.Action:
     if order is None or not order.checks_result or state.is_dry_run:
         return a.Finish(result)
     if state.accepted:
-        # The result of a task stays as its step gave it; a single run that is asked for a form gives JSON alone.
+        # A step of a task keeps its result as it is; a single run with an output schema returns plain JSON.
         return a.Finish(result if order.step_of or order.output_schema is None else as_json(result))
     if state.unaccepted is not None and not state.unaccepted.repair:
         return a.Fail("not_accepted", f"The result was not accepted: {'; '.join(state.unaccepted.failures)[:300]}")

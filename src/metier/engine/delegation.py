@@ -26,7 +26,7 @@ from metier.tools.schemas import SchemaCheck
 from metier.values import JsonValue, StoredValue
 
 MAX_DESCRIBED = 40
-"""Number above which only names are described to the model."""
+"""Number of targets that are described to the model; the others are only named."""
 DESCRIPTION_CHARACTERS = 160
 
 
@@ -83,7 +83,7 @@ def read_inputs(task: TaskDefinition) -> tuple[InputSpec, ...]:
 
 
 def fill_inputs(declared: tuple[InputSpec, ...], given: dict[str, JsonValue]) -> tuple[dict[str, str], list[str]]:
-    """Return the inputs of a task as texts with defaults, and all problems of them."""
+    """Return the inputs of a task as text, with defaults filled in, and all their problems."""
     filled: dict[str, str] = {}
     names = [item.name for item in declared]
     wrong = [f"there is no input {name!r}" for name in given if name not in names]
@@ -99,7 +99,7 @@ def fill_inputs(declared: tuple[InputSpec, ...], given: dict[str, JsonValue]) ->
 
 
 def _get_wrong_value(item: InputSpec, value: JsonValue) -> str:
-    """Return the problem of a value; a text is parsed if the schema wants another type."""
+    """Return the problem of a value. Text is parsed as JSON if the schema requires another type."""
     if item.value_schema is None:
         return ""
     check = SchemaCheck(item.name, item.value_schema)
@@ -130,7 +130,7 @@ def is_delegation(action: ActionStep) -> bool:
 
 
 def build_child_id(key: str, attempt: int) -> str:
-    """Derive the child's ID from the step: a step that is repeated after a crash finds its run."""
+    """Derive the child's ID from the step, so that a step that is repeated after a crash finds its run."""
     return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
 
 
@@ -145,7 +145,7 @@ def find_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
     wanted = name_partner(action)
     if fold_id(wanted) in {fold_id(name) for name in above}:
         kind, _, name = wanted.partition(":")
-        # Journals hold this sentence, and a replay compares it: it stays as it is.
+        # Do not reword: journals contain this message, and a replay compares it.
         return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask somebody else"
     if len(above) > limits.max_delegation_depth:
         return f"Work was handed on {limits.max_delegation_depth} times already, which is the limit; do it yourself"
@@ -161,7 +161,7 @@ def find_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
 
 
 def build_lineage(state: RunState) -> tuple[str, ...]:
-    """List all ancestors of a child of this run, the run itself last."""
+    """List the ancestors of this run's children: its own, then the run itself."""
     started = state.started
     assert started is not None
     order = started.order
@@ -184,10 +184,10 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
 
 
 def build_agent_request(state: RunState, action: ActionStep, *, beside: Sequence[ActionStep] = ()) -> ChildRequest:
-    """Request work of another agent in words. One of several has its share of the budget, and only reads.
+    """Build a request to another agent. One of several concurrent children gets a share of the budget and only reads.
 
-    In a worktree of its own it may also write: nothing that it changes is in the way of the others. `beside` are the
-    actions that begin together with it.
+    A child in its own worktree may write, because its changes don't conflict with the others. `beside` are the actions
+    that start together with it.
     """
     has_worktree = _has_worktree(action)
     shares_folder = is_one_of_many(action) or any(not _has_worktree(other) for other in beside)
@@ -207,7 +207,7 @@ def _has_worktree(action: ActionStep) -> bool:
 
 
 def build_task_request(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> ChildRequest:
-    """Request a run of a task definition with these inputs."""
+    """Build a request to run a task definition with these inputs."""
     return ChildRequest(
         task=text,
         task_id=task_id,
@@ -219,7 +219,7 @@ def build_task_request(state: RunState, *, task_id: str, text: str, inputs: dict
 
 
 def build_call_request(state: RunState, call: SkillCall) -> ChildRequest:
-    """Request a call of a skill's code for another skill, by the same agent, within the same task step."""
+    """Build a request to call a skill's code for another skill, by the same agent, in the same task step."""
     assert state.started is not None
     above = state.started.order
     return ChildRequest(
@@ -236,7 +236,7 @@ def build_call_request(state: RunState, call: SkillCall) -> ChildRequest:
 
 
 def build_step_request(state: RunState, step: Step, task: TaskDefinition) -> ChildRequest:
-    """Request a task step, with its placeholders filled from inputs and earlier results."""
+    """Build a request for a task step. Placeholders are replaced by inputs and earlier results."""
     number = state.steps.index(step)
     definition = task.steps[number]
     above = state.started.order if state.started else None
@@ -268,9 +268,9 @@ def read_output_schema(step: TaskStep) -> dict[str, JsonValue] | None:
 
 
 def share(state: RunState, *, among: int = 1) -> Limits:
-    """Return the share of the remaining budget that a child may use, leaving enough to process its result.
+    """Return a child's share of the remaining budget. The rest is for processing its result.
 
-    Children that are started together divide it among them.
+    Children that start together divide the share among them.
     """
     assert state.started is not None
     limits = state.limits
@@ -315,7 +315,7 @@ def as_json(text: str) -> str:
 
 
 def build_task_result(state: RunState) -> str:
-    """Return the result of the last step that has one; for a dry run, the merged plans of the steps."""
+    """Return the result of the last successful step; for a dry run, the merged plans of all steps."""
     if state.is_dry_run:
         return json.dumps(_join_plans(state), ensure_ascii=False, indent=2)
     given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
@@ -325,7 +325,7 @@ def build_task_result(state: RunState) -> str:
 def _join_plans(state: RunState) -> Foreseen:
     order = state.started.order if state.started else None
     plans = [_parse(step.finished.text if step.finished else "") for step in state.steps]
-    # A plan that is missing has no figures, so the sum is unknown; a step that was skipped costs nothing.
+    # A missing plan makes the total unknown; a skipped step costs nothing.
     predicted = [
         cast("Foreseen", plan["predicted"]) if plan is not None else {}
         for plan, step in zip(plans, state.steps, strict=True)
@@ -357,7 +357,7 @@ def _parse(text: str) -> Foreseen | None:
 
 
 def _add(predicted: list[Foreseen], key: str) -> float | None:
-    """Add up one request per step; None if a figure is unknown."""
+    """Return the total of one request per step; None if a figure is unknown."""
     figures = [each.get(key) for each in predicted]
     known = [figure for figure in figures if isinstance(figure, int | float)]
     return round(sum(known), 6) if known and len(known) == len(figures) else None

@@ -17,14 +17,14 @@ class FileEffect(Struct, frozen=True, kw_only=True):
     """One step, or one undo, that may have changed files."""
 
     name: str
-    """ID of the step, with its run's before it for a child run; or ID of the undo."""
+    """ID of the step, prefixed with the run ID for a child run; or ID of the undo."""
     what: str
     """The called tool, or `undo`."""
     changes: tuple[FileChange, ...] = ()
     unknown: str = ""
     """Reason why its changes are unknown."""
     before: JsonValue = None
-    """State noted by its intent, if a kill left the step without a result."""
+    """State recorded by its intent, if the process was killed before the result."""
     run_id: str = ""
 
 
@@ -37,7 +37,7 @@ class Restoration(Struct, frozen=True, kw_only=True):
 
 
 def list_effects(run_id: str, entries: Iterable[Entry], *, prefix: str = "") -> list[FileEffect | ChildRequested]:
-    """List steps with an effect and undos in order; a child run at the point of its start."""
+    """List steps with an effect, undos and child runs in the order in which they started."""
     found: list[FileEffect | ChildRequested] = []
     open_steps: dict[str, int] = {}
     for entry in entries:
@@ -87,7 +87,7 @@ def find_open_undo(entries: Iterable[Entry]) -> UndoStarted | None:
 
 
 def select(effects: Sequence[FileEffect], to: str) -> list[FileEffect]:
-    """Select the effects from `to` on, or all if it is empty. Raises `UsageError` for a step without one."""
+    """Select the effects from step `to` on; all if it is empty. Raises `UsageError` for a step without effect."""
     if not to:
         return list(effects)
     for number, effect in enumerate(effects):
@@ -98,7 +98,7 @@ def select(effects: Sequence[FileEffect], to: str) -> list[FileEffect]:
 
 
 def plan_restorations(effects: Iterable[FileEffect]) -> list[Restoration]:
-    """Plan, for each path, the first state before and the last one after; unchanged paths are left out."""
+    """Return for each changed path its state before the first effect and after the last one."""
     first: dict[str, FileState | None] = {}
     last: dict[str, FileState | None] = {}
     for effect in effects:

@@ -1,6 +1,7 @@
-"""The journal of one run while a process drives it: entries are written first, then folded into the state.
+"""The journal of a run that this process drives. Entries are written first, then folded into the state.
 
-Entries that only follow from the journal may be folded first (`infer`): they are written with the next, before effects.
+An entry that only follows from earlier ones may be folded first (`infer`). It is written with the next recorded entry,
+so always before an effect.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -22,11 +23,11 @@ from metier.store.machine import read_uptime
 from metier.telemetry.sinks import EventWriter
 
 _HELD_SECONDS = 0.5
-"""Time after a write for which the lease need not be checked: far below its duration."""
+"""Time after a write during which the lease is not checked again; far below its duration of 15 s."""
 
 
 class _PendingEvent(NamedTuple):
-    """An event with the run's position when it happened."""
+    """An event that is not emitted yet, with the run's position when it happened."""
 
     payload: Payload
     entry: int
@@ -54,29 +55,29 @@ class RunLog:
         self._lease = lease
         self._writer = writer
         self.is_disk_full = False
-        """Whether the disk was full; recorded facts are safe, and nothing new should be started."""
+        """Whether the disk is full. Recorded entries are safe, but no new work may start."""
         self._inferred: list[StoredEntry] = []
-        """Entries that are in the state but not yet in the journal."""
+        """Inferred entries: folded into the state, not yet in the journal."""
         self._pending: list[_PendingEvent] = []
-        """Events that wait for these entries."""
+        """Events that are emitted once the inferred entries are written."""
         self.announce: Callable[[RunLog, Sequence[Entry]], Awaitable[None]] | None = None
         """Called with entries before they are written."""
         self._untraced: list[Entry] = []
-        """The inferred entries themselves."""
+        """Inferred entries that the tracer has not received."""
         self.tracer: Tracer | None = None
         """Set if spans of the run are exported."""
         self._held_at = float("-inf")
-        """Time until which the store is known to have this process as the driver."""
+        """Uptime of the last write, at which this process held the lease."""
 
     @property
     def lease(self) -> Lease:
         return self._lease
 
     async def record(self, *entries: Entry, durable: bool = False) -> None:
-        """Write entries at the end of the journal, then take them into the state, then tell of them.
+        """Append entries to the journal, fold them into the state, then emit their events.
 
-        What was inferred before goes first, in the same write; without entries, only that is written. Of two drivers of
-        one run the second fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
+        Inferred entries are written first, in the same transaction; without arguments, only those are written. If two
+        processes drive the run, the second one fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
         """
         entries = tuple(self._set_time(entry) for entry in entries)
         stored = [*self._inferred, *store_entries(entries, after=self.state.seq)]
@@ -88,7 +89,7 @@ class RunLog:
         try:
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
         except StoreFull:
-            # The store gave up its reserve. A result that is known must not be lost for want of room.
+            # The store has freed its reserved space, so the second try succeeds: a known result must not be lost.
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
             self.is_disk_full = True
         self._held_at = asked_at
@@ -103,10 +104,11 @@ class RunLog:
     async def check_lease(self) -> None:
         """Check before a non-repeatable effect that this process is still the driver. Raises `LeaseLost`.
 
-        A process that was stopped, or whose machine slept, after its intent was written may have been replaced since.
-        The store is asked only where that write is some time ago.
+        A process that was suspended after it wrote its intent may have been replaced by another driver. The store is
+        asked only if the last write is older than `_HELD_SECONDS`.
         """
         if read_uptime() - self._held_at > _HELD_SECONDS:
+            # An append without entries checks the lease and writes nothing.
             await self._store.append(self._lease, self.state.seq + 1, ())
 
     def _trace(self, *entries: Entry) -> None:
@@ -131,10 +133,10 @@ class RunLog:
         return replace(entry, **noted)
 
     def infer(self, entry: Entry) -> None:
-        """Fold an entry that only follows from those before it, without any effect.
+        """Fold an entry that follows from earlier ones and has no effect, without a write of its own.
 
-        It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
-        the next driver infers it again. So it costs no write of its own.
+        It is written with the next recorded entry, and its events are emitted then. If the process is killed before,
+        nothing is lost: the next driver infers the entry again.
         """
         entry = self._set_time(entry)
         self._inferred += store_entries((entry,), after=self.state.seq)
@@ -150,14 +152,14 @@ class RunLog:
             self._emit_event(self._note(payload))
 
     async def update_index(self) -> None:
-        """Keep the row of the run index true."""
+        """Update the row of the run index."""
         state = self.state
         reason = state.failure.reason if state.failure else state.pause.reason if state.pause else ""
         changes = {"status": state.status, "turns": state.total_turns, "cost_usd": state.cost_usd, "reason": reason}
         changes["tokens"] = state.input_tokens + state.output_tokens
         if state.skill:
             changes["skill"] = state.skill
-        if state.started is not None:  # the row was made before the model was known
+        if state.started is not None:  # the row was created before the model was chosen
             changes["model"] = state.started.model
         await self._store.update_run(self._lease, changes)
 
@@ -194,7 +196,7 @@ def store_entries(entries: Iterable[Entry], *, after: int = 0) -> list[StoredEnt
 async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Entry]:
     """Read the journal of a run after the entry `after`.
 
-    Raises `StoreDamaged` when an entry is not one that Metier wrote, or one is missing.
+    Raises `StoreDamaged` if an entry is missing or cannot be parsed.
     """
     entries: list[Entry] = []
     for expected, stored in enumerate(await store.read_journal(run_id, after=after), start=after + 1):
@@ -205,7 +207,7 @@ async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Ent
 
 
 async def read_entries_of[E: Entry](store: Store, run_id: str, kind: type[E]) -> list[E]:
-    """Read the entries of one kind, in order; others are not parsed, which is most of the cost of reading."""
+    """Read the entries of one kind, in order. Others are not parsed, because parsing is most of the cost."""
     name = kind.__struct_config__.tag
     found = [_parse(run_id, stored) for stored in await store.read_journal(run_id) if stored.kind == name]
     return [entry for entry in found if isinstance(entry, kind)]

@@ -1,4 +1,4 @@
-"""The one loop: starting, continuing after an answer, recovering from a kill and replaying are all `drive`."""
+"""The loop of a run. `drive` starts it, continues it after an answer, recovers it after a crash, and replays it."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -25,11 +25,11 @@ from metier.telemetry.sinks import EventWriter
 LEASE_SECONDS = 15.0
 BEAT_SECONDS = 5.0
 _INSTANT_ACTIONS = (Decode, Proceed)
-"""Actions that wait for nothing, so that there is nothing to interrupt."""
+"""Actions that finish at once, so that they need no cancel scope."""
 
 
 type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
-"""Carries out one action: `perform` has its effects, a replay plays the recorded ones."""
+"""Carries out one action: `perform` for real, a replay from the recording."""
 
 
 async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
@@ -46,6 +46,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
                 await perform(action, log, services)
         except StoreFull:
             log.is_disk_full = True
+    # Shielded: the entry that pauses or fails the run must be written even if this task is being cancelled.
     with anyio.CancelScope(shield=True):
         ending = _build_ending(log, stopper)
         if ending is not None and log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
@@ -77,7 +78,7 @@ class Driver(Protocol):
 
 
 class LogPosition(Struct, frozen=True):
-    """Position of an event log in its journal: all entries before this one, and this many of its events."""
+    """Position of an event log in its journal: the last entry with events in the log, and their number."""
 
     entry: int = 0
     events: int = 0
@@ -86,7 +87,7 @@ class LogPosition(Struct, frozen=True):
 async def open_log(
     lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], position: LogPosition
 ) -> RunLog:
-    """Fold the journal, and emit the events that a kill left out."""
+    """Fold the journal, and emit the events that are missing in the log because the last driver was killed."""
     state = RunState(lease.run_id)
     for entry in entries:
         apply(state, entry)
@@ -124,6 +125,6 @@ async def hold_lease(
         async with keep_renewed(lambda: store.renew_lease(lease, seconds=seconds), every_seconds=every):
             yield lease
     finally:
-        # A lease that cannot be given back ends with its time, or with this process.
+        # If the release fails, the lease expires by itself.
         with anyio.CancelScope(shield=True), suppress(StoreFull):
             await store.release_lease(lease)

@@ -1,7 +1,7 @@
 """Project instructions of a folder, given to the model when a step first uses a file in it.
 
-They stand behind the result of that step, so that everything before it stays the same and a prompt cache holds. The
-result is on record with them: a replay reads no file.
+They are appended to the result of that step. The rest of the prompt stays the same, so the provider's prompt cache
+remains valid, and a replay finds them in the recorded result.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from metier.events.model import InstructionFile, ProjectInstructionsLoaded
 from metier.events.payload import Payload
 
 PATH_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep"})
-"""Tools whose argument `path` says where the model works."""
+"""Tools whose `path` argument shows which folder the model works in."""
 
 
 class Nearby(Protocol):

@@ -1,4 +1,4 @@
-"""Carrying out one action. The only place with effects; it chooses nothing."""
+"""Dispatch of an action to the function that carries it out. All effects are below it; it decides nothing."""
 
 from typing import assert_never
 

@@ -1,7 +1,7 @@
-"""The event log as a projection of the journal: the events of each entry, for people and machines. Pure.
+"""The projection of the journal to the event log: the events of each entry. Pure.
 
-Rebuilding the log of a run from its journal gives the same events, but for those that only watch (a retry that was
-scheduled, the division of a budget), which are written to the log alone.
+A log that is rebuilt from the journal has the same events, except informational ones such as a scheduled retry or the
+division of the prompt's budget, which are only written to the log.
 """
 
 from collections.abc import Iterable
@@ -127,7 +127,7 @@ def _project(entry: Entry, state: RunState) -> Iterable[Payload]:
         case ContextDisclosed():
             return _project_disclosure(entry)
         case ModelReplied():
-            return []  # events by the retry policy, which also tells of attempts that failed
+            return []  # the retry policy emits events for all attempts, including failed ones
         case DecisionMade() | DecodeFailed():
             return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
         case StepStartedEntry() | StepFinished() | StepRetried() | StepInDoubt() | DoubtResolved():
@@ -312,7 +312,7 @@ def _project_decision(entry: DecisionMade | DecodeFailed) -> Payload:
 
 
 def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
-    """Add the expected output: native calls have no place for it, so the model's text is used."""
+    """Add the expected output. Native calls have no field for it, so the model's text is used."""
     if step.expected_output:
         return step
     said = decision.reasoning_summary.strip().partition("\n")[0][:EXPECTATION_CHARACTERS]
@@ -321,7 +321,7 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
 
 
 def _project_selected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
-    """Project the selection in a JSON decision: the first skill takes charge without a step."""
+    """Project the selection in a JSON decision, by which the first skill takes charge without a step."""
     if isinstance(entry, DecodeFailed) or not state.is_selected:
         return []
     return [_begin_skill(entry.decision.reasoning_summary[:SUMMARY_CHARACTERS], state)]
@@ -389,7 +389,7 @@ def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> li
 
 
 def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
-    """Project a call that ended before it started. A started one has its arguments and verdict in `step_started`."""
+    """Project a refused call. Calls that started have their arguments and verdict in `step_started`."""
     step = _find_step(state, entry.step_id)
     if step is None or step.started is not None or not entry.is_error or not entry.verdict:
         return []
@@ -442,14 +442,14 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
 
 
 def _project_answered(entry: DoubtResolved, state: RunState) -> list[Payload]:
-    """Project an answer, which is the result of the step if it says how that ended."""
+    """Project the step's result if the user's answer determines it."""
     step = _find_step(state, entry.step_id)
     is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
     return _project_finished(step.finished, state) if is_result and step and step.finished else []
 
 
 def _excerpt(entry: StepFinished) -> _Excerpt:
-    """An excerpt of output: the reason of a failure is at its end, its context at the start."""
+    """Return the first lines of output; the last lines of a failure, where its reason is."""
     lines = (describe_failure(entry.text) if entry.is_error else describe_success(entry.text)).splitlines()
     kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
     text = "\n".join(line[:EXCERPT_WIDTH] for line in kept)
@@ -511,7 +511,7 @@ def project_work(
             order = state.started.order if state.started else None
             return [TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
         case CallPlanned():
-            return []  # the step that follows says it
+            return []  # the events of the step show the call
         case ChildRequested():
             order = entry.order
             started = ChildRunStarted(

@@ -3,7 +3,7 @@
 Redact before truncating, because half of a secret matches no pattern.
 
 The arguments of a call stay exact, whether the model, a hook or an approver wrote them: an approval is bound to their
-hash (`bind_approval`), and the call runs with just these. Whatever displays them redacts them.
+hash (`bind_approval`), and the call runs with exactly these. Views redact them before they show them.
 """
 
 import json

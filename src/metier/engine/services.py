@@ -1,4 +1,4 @@
-"""A run's connections to the outside: everything with an effect, passed in once by the runtime."""
+"""Everything outside of a run that it uses: store, model, tools, clock and settings. Built once by the runtime."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -97,13 +97,13 @@ class LayerSource(Struct, frozen=True, kw_only=True):
 
 
 class Instructions(Struct, frozen=True, kw_only=True):
-    """The prompt layers that a run has from its start to its end."""
+    """The prompt layers that stay the same for the whole run."""
 
     base: str
     """The workspace's own prompt; empty if it has none."""
     safety: str
     operating: str = ""
-    """Operating instructions; in older runs they are part of `base`."""
+    """Operating instructions; runs of older versions have them in `base`."""
     control: tuple[ToolSpec, ...] = ()
     """Control tools as the run's model sees them."""
     soul: str = ""
@@ -122,7 +122,7 @@ class Instructions(Struct, frozen=True, kw_only=True):
     step: str = ""
     """Step of a structured task that this run carries out."""
     sources: Mapping[str, LayerSource] = msgspec.field(default_factory=dict[str, LayerSource])
-    """Sources by layer; a missing one is built in, or came with the task."""
+    """Sources by layer. A layer without one is built in, or part of the request."""
 
     def begin(self, task: str) -> Prompt:
         return Prompt(
@@ -159,15 +159,15 @@ class Services(Struct, frozen=True, kw_only=True):
     run_folder: Path
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
     machine: MachineIdentity = msgspec.field(default_factory=identify_machine)
-    """The machine on which effects happen; intents name it."""
+    """The machine on which effects happen; recorded in intents."""
     redact: Callable[[str], str]
     """Removes secrets and control characters from text; the engine calls it in `engine.redaction`."""
     redact_body: Callable[[JsonValue], JsonValue] | None = None
     """Does the same to a whole request or reply; None if these are not stored."""
     find_new_denial: Callable[[ActionStep], str] = lambda _: ""
-    """Returns why a rule added after the start denies a call; empty if none does. Only narrows."""
+    """Returns why a rule that was added after the start denies a call; empty if none does."""
     recall_ranking: Callable[[], SkillsRanked | None] = lambda: None
-    """Returns the ranking to keep in a replay; None to compute it."""
+    """Returns the recorded ranking in a replay; None to compute it."""
     changed: tuple[str, ...] = ()
     """IDs of definitions that changed since the run started; it uses the pinned ones."""
     sandbox: str = "none"
@@ -177,19 +177,19 @@ class Services(Struct, frozen=True, kw_only=True):
     protected: ProtectedState | None = None
     """Checks the files that confined programs must not change; None without a sandbox."""
     snapshots: WorkspaceSnapshots | None = None
-    """Takes snapshots around programs, so that their changes can be undone; None if nothing is run."""
+    """Takes snapshots around programs, so that their changes can be undone; None if no program runs."""
     worktrees: Worktrees | None = None
-    """Reads changes of runs in worktrees; None if results come from a record."""
+    """Reads changes of runs in worktrees; None in a replay."""
     hooks: HookRunner | None = None
-    """Runs the user's hooks; None if nothing is run."""
+    """Runs the user's hooks; None if no program runs."""
     nearby: Nearby | None = None
-    """Finds project instructions of folders that the run visits; None if results come from a record."""
+    """Finds project instructions of folders that the run visits; None in a replay."""
     notices: tuple[Payload, ...] = ()
-    """Notices to emit before the run continues, such as a server whose tools are missing."""
+    """Events to emit before the run continues, such as a server without tools."""
     not_listed: tuple[str, ...] = ()
     """External servers whose tools have not been listed yet."""
     owner: str
-    """Name of the driver, shown to a process that finds the lease held."""
+    """Name of this driver, for a process that finds the lease taken."""
     observe: Observer | None = None
     inbox: MessageInbox | None = None
     show_output: Callable[[str, str, bytes], None] | None = None

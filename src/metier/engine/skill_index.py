@@ -1,4 +1,4 @@
-"""The skills a run may use: ranked for its request, and shown piece by piece. Reads files; decides nothing."""
+"""The skills that a run may use, with their search index and their text for the model. Reads files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
         return found
 
     def describe(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """Name and description of those that are there, in this order."""
+        """Return name and description of these skills, in this order, without unknown ones."""
         found = [package for name in names if (package := self.find(name)) is not None]
         return [(package.definition.name, package.definition.description) for package in found]
 
@@ -59,7 +59,7 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
             description=definition.description,
             body=definition.body,
             folder=self._usable_folder(package),
-            # Evals are about the skill, not of it: a model that reads them learns what its tests want.
+            # Without evals: a model that reads them knows the expected answers.
             files=tuple(file.path for file in list_files(package.folder) if not file.path.startswith(EVALS)),
             scripts=tuple(script.name for script in discover_scripts(definition)),
             is_trusted=is_trusted(package),
@@ -83,7 +83,7 @@ def build_skill_index(
     problems: Sequence[Problem] = (),
     cache_folder: Path | None = None,
 ) -> SkillIndex:
-    """Build the skills of a run; `agent skills route` has the same index for the same files."""
+    """Build the skill index of a run. `agent skills route` uses the same one."""
     index = open_index_of([package.definition for package in packages], cache_folder=cache_folder)
     by_name = {canonical_name(package.definition.name): package for package in packages}
     return SkillIndex(packages=by_name, index=index, workspace=workspace, problems=tuple(problems))

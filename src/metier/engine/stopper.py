@@ -1,6 +1,6 @@
-"""Stopping a run: first no new work, then no more waiting. Running steps are ended and recorded.
+"""Stopping a run: it starts no new work, then running steps are cancelled and their results recorded.
 
-A run that is handed back is neither paused nor ended: the next worker that claims it continues it.
+A run that is handed back is neither paused nor ended. The next worker that claims it continues it.
 """
 
 from collections.abc import Callable, Generator
@@ -14,20 +14,20 @@ from metier.events.payload import Payload
 from metier.events.run import GracefulShutdownStarted, SignalReceived
 
 SUSPENDED_SECONDS = 3600.0
-"""Time for which a suspended process keeps its runs; afterwards another one may continue them."""
+"""Lease time of a suspended process; afterwards another process may continue its runs."""
 
 
 class HeldLease(Protocol):
     async def keep(self, seconds: float | None) -> None:
-        """Renew the lease for this time, or for its ordinary duration. Raises `LeaseLost`."""
+        """Renew the lease for this time; None means its ordinary duration. Raises `LeaseLost`."""
         ...
 
 
 class Stopper:
-    """Set by a signal, a caller or a time limit. The action under way gets a grace period, then it is cancelled."""
+    """A request to stop, by a signal, a caller or a time limit. The current action gets a grace period."""
 
     def __init__(self, grace_seconds: float = 10.0, *, waits_for_model: bool = True, turns: int | None = None) -> None:
-        """`waits_for_model`: the grace period also applies to a running reply, not only to steps."""
+        """`waits_for_model`: the grace period applies to model calls too, not only to steps."""
         self.turns = turns
         """Number of turns before the run is handed back; None for no limit."""
         self.reason = ""
@@ -38,7 +38,7 @@ class Stopper:
         self._signals = 0
         self._ending: RunFailed | RunPaused | None = None
         self.is_handing_back = False
-        """Whether the run is left to the next worker that claims it."""
+        """Whether the next worker that claims the run continues it."""
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
         self._leases: list[HeldLease] = []
@@ -73,10 +73,10 @@ class Stopper:
             self._leases.remove(lease)
 
     async def suspend(self, stop: Callable[[], None]) -> None:
-        """Stop the process by `stop`, which returns when it continues. Its runs stay its own meanwhile.
+        """Suspend the process with `stop`, which returns when it continues, and keep its runs meanwhile.
 
-        A stopped process cannot renew a lease: another one would take the run over while this one still drives it.
-        Where the process is killed while it is stopped, the lease of a dead process counts for nothing.
+        A suspended process cannot renew its leases, and another one would take over runs that this one still drives.
+        If it is killed while suspended, its leases are void, because their process is dead.
         """
         leases = self.list_leases()
         for lease in leases:
@@ -99,13 +99,13 @@ class Stopper:
         return f"Stopping: {what}; press Ctrl-C again to kill it"
 
     def shorten_grace(self, seconds: float) -> None:
-        """Wait no longer than this, nor let the runs that follow."""
+        """Reduce the grace period of this run and its followers."""
         self._grace_seconds = min(self._grace_seconds, seconds)
         for follower in self._followers:
             follower.shorten_grace(seconds)
 
     def receive(self, signal: str) -> None:
-        """Handle a signal: the first one is graceful, the second is not."""
+        """Handle a signal. The first one starts a graceful stop, the second one ends the grace period."""
         self._signals += 1
         self.signal = self.signal or signal
         self._emit(SignalReceived(signal=signal, count=self._signals))
@@ -115,7 +115,7 @@ class Stopper:
         self.request(signal)
 
     def request(self, reason: str) -> None:
-        """Stop after the current work, or when the grace period is over. A second request does not wait."""
+        """Stop after the current work or the grace period. A second request stops at once."""
         is_second = self.is_set
         self.reason = self.reason or reason
         self._cancel_within(0 if is_second else self._grace)
@@ -123,12 +123,12 @@ class Stopper:
             follower.request(reason)
 
     def hand_back(self, reason: str) -> None:
-        """Stop as `request` does, and leave the run to the next worker that claims it."""
+        """Stop like `request`, and leave the run to the next worker that claims it."""
         self.is_handing_back = self.is_handing_back or not self.is_set
         self.request(reason)
 
     def fail(self, failure: RunFailed) -> None:
-        """Fail the run without a grace period. A run that is stopping already is left to its pause."""
+        """Fail the run without a grace period. A run that is already stopping pauses instead."""
         if self.is_set:
             return
         self.reason, self._ending = failure.reason, failure
@@ -137,7 +137,7 @@ class Stopper:
             follower.fail(failure)
 
     def park(self, pause: RunPaused) -> None:
-        """Pause the run without a grace period, with a reason; its child runs are paused as by a signal."""
+        """Pause the run at once, for this reason; its child runs are paused like by a signal."""
         if self.is_set:
             return
         self.reason, self._ending = pause.reason, pause
@@ -164,7 +164,7 @@ class Stopper:
 
     @contextmanager
     def followed_by(self, other: "Stopper") -> Generator[None]:
-        """Stop the other run together with this one during the block, but not the reverse."""
+        """Stop the other run together with this one during the block. Stopping the other does not stop this one."""
         other.shorten_grace(self._grace_seconds)
         if isinstance(self._ending, RunFailed):
             other.fail(self._ending)

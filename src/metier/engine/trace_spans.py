@@ -45,7 +45,7 @@ _SUBJECT_OF = {
 RUN = "run"
 MODEL = "model"
 INTERRUPTED = "interrupted"
-"""`error.type` of a span whose process ended before it did."""
+"""`error.type` of a span whose process died before its end."""
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -119,7 +119,7 @@ class SpanFold:
         self._seq += 1
         self._now = self._get_time(entry)
         closed = self._close(entry)
-        # Entries that a fork took over were another run's work, which has spans of its own.
+        # A fork's copied entries belong to the parent run, which has exported their spans.
         return closed if self._seq > self._forked_at else []
 
     def get_context(self, key: str) -> str:
@@ -236,7 +236,7 @@ class SpanFold:
         if entry.step_id not in self._open:
             action = self._planned.get(entry.step_id)
             if action is None or not entry.is_error:
-                return []  # an answer of the user, or a note of the model: nothing was executed
+                return []  # an answer of the user or a plan of the model: nothing was executed
             self._begin(entry.step_id, _describe_action(action, entry.step_id))
         if entry.script:
             closed.append(self._build_script(entry))

@@ -10,7 +10,7 @@ class JournalEntry(StoredValue, frozen=True, kw_only=True, tag_field="kind", omi
 
     @property
     def kind(self) -> str:
-        """The word that tells its JSON from that of other entries."""
+        """The tag of the entry's JSON."""
         return cast("str", self.__struct_config__.tag)  # every entry names one
 
 
@@ -18,4 +18,4 @@ class TimedEntry(JournalEntry, frozen=True, kw_only=True):
     """An entry with its time, so that durations can be computed from the journal alone, on any machine."""
 
     recorded_at: str = ""
-    """ISO 8601, set by the driver that records it; empty in journals of versions that did not note it."""
+    """ISO 8601, set by the driver that records it; empty in journals of older versions."""

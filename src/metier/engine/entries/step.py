@@ -15,7 +15,7 @@ from metier.values import JsonValue, OmitDefault, StoredValue
 
 
 class FileChange(StoredValue, frozen=True, kw_only=True):
-    """One path before and after. None means that nothing existed."""
+    """The state of one path before and after. None means that it did not exist."""
 
     path: str
     """Path relative to the workspace."""
@@ -74,7 +74,7 @@ class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
     """Whether the failure policy applies: a skill's work failed, not a call that the model can correct."""
     artifacts: tuple[dict[str, JsonValue], ...] = ()
     adopted: bool = False
-    """Whether the result was found after a crash, not produced now."""
+    """Whether the result was found after a crash instead of produced by this attempt."""
     spent: Spent | None = None
     outcome: TaskState | None = None
     """Status that a failed skill reported: `timeout`, `blocked`, `escalated`."""
@@ -132,7 +132,7 @@ class UndoStarted(JournalEntry, frozen=True, kw_only=True, tag="undo_started"):
     to_step: str
     """The first step whose changes are undone."""
     changes: tuple[FileChange, ...]
-    """States that the undo finds, and those that it restores."""
+    """States before the undo, and the ones that it restores."""
     undone_by: str = ""
 
 

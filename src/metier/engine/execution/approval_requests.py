@@ -24,7 +24,7 @@ MAX_PREVIEW_CHARACTERS = 20_000
 
 
 class CallSnapshot(Struct, frozen=True):
-    """The outcome that a call would have if it ran now."""
+    """A call's preview and link targets at this moment."""
 
     base: str = ""
     leads_to: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class CallSnapshot(Struct, frozen=True):
 
 
 async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
-    """Stop here until the approver has decided. Other calls of the reply that wait as well are asked about with it."""
+    """Pause until the approver has decided about this call and the others of the reply that need an approval."""
     step = log.state.step(action.step_id)
     if step.phase == "asking":
         await log.record(RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
@@ -51,7 +51,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
     now = services.clock.now()
     expires = now + timedelta(hours=services.runtime.approval_expiry_hours)
-    # The object first: a kill in between finds it there and only repeats the entry.
+    # The row before the entry: if the process is killed in between, the repeated step finds the row and adds the entry.
     row = ApprovalRow(
         approval_id=approval_id,
         run_id=log.state.run_id,
@@ -81,7 +81,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
 
 
 def _get_risk(step: Step, tool: Tool | None, services: Services) -> str:
-    """Return the tool's risk; low for a command that is known to read only, until it asked for write access."""
+    """Return the tool's risk. A command that is known to only read has a low one, unless it asked for write access."""
     if tool is None:
         return ""
     effect = services.policy.effect(step.action)
@@ -91,7 +91,7 @@ def _get_risk(step: Step, tool: Tool | None, services: Services) -> str:
 
 
 async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:
-    """Ask again if a step differs from the approved one, or its links lead to files that the rules ask about."""
+    """Ask again if the files of an approved step changed, or if its links lead to files that need an approval."""
     for step in (log.state.step(step_id) for step_id in action.step_ids):
         reason = await get_question(step, log.state, services)
         if step.phase == "approved" and await _is_stale(step, log, services):
@@ -103,12 +103,12 @@ async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool
 
 
 def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
-    """Render the exact call in its canonical form: these bytes are approved."""
+    """Render the exact call in canonical form. The approval is for these bytes."""
     return json.dumps({"arguments": arguments, "tool": tool}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: CallSnapshot) -> bytes:
-    """Render a call that a user edited, with its preview at that time."""
+    """Render a call that the approver edited, with the file state and link targets at that time."""
     call: JsonValue = {"arguments": arguments, "base": found.base, "leads_to": list(found.leads_to), "tool": tool}
     return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
 
@@ -119,7 +119,7 @@ def bind_approval(payload: bytes) -> str:
 
 
 def build_approval_id(run_id: str, step_id: str, *, times_asked: int, nonce: str = "") -> str:
-    """Build an ID that stays the same when a question is repeated after a crash; each question has its own."""
+    """Build the ID of a question. It is the same when the question is repeated after a crash."""
     words = f"{run_id}/{step_id}/{times_asked}" + (f"/{nonce}" if nonce else "")
     return f"ap-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
 
@@ -133,12 +133,12 @@ async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
 
 
 def find_approved_base(step: Step) -> str | None:
-    """Return the hash of the content that the approver saw and the call must still find; None if there is none."""
+    """Return the hash of the content that the approver saw; None without a preview."""
     return step.approved_base or None
 
 
 def _context(step: Step, log: RunLog, services: Services) -> ToolContext:
-    """Build the context of a preview, which runs nothing and needs no notes."""
+    """Build the context of a preview, which runs nothing."""
     return ToolContext(
         workspace=services.workspace,
         run_id=log.state.run_id,

@@ -1,6 +1,6 @@
-"""Steps whose effect is another run: the intent names it, then this run waits durably until it has ended.
+"""Steps whose effect is a child run. The intent names the child, then this run waits until it has ended.
 
-Nothing here drives child runs; the driver of this run does, and then calls `record_children_end`.
+The driver of this run drives the children and then calls `record_children_end`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ async def plan_task(log: RunLog, services: Services) -> None:
         return
     task = services.task
     assert task is not None, "a run that a task plans is given the task"
-    # The agent where neither the step nor the task names one: the one that the caller named, else the default one.
+    # The agent of steps that name none, in a task that names none: the caller's choice, else the default.
     agent = (order.agent if order else "") or services.runtime.agent or ""
     steps = tuple(
         PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or agent) for step in task.steps
@@ -55,7 +55,7 @@ async def plan_task(log: RunLog, services: Services) -> None:
 
 
 async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
-    """Plan the call; a skill that is hidden from the run can't be reached through another one."""
+    """Plan the call. A skill that is hidden from the run can't be called through another one."""
     if services.tools.find(name_capability(call.skill)) is None:
         message = f"Skill {call.skill!r} cannot be called here: it is not active, or the agent's tools leave it out"
         await log.record(RunFailed(reason="skill_not_callable", message=message), durable=True)
@@ -65,7 +65,7 @@ async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
 
 
 async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
-    """Delegate steps. Intents, requests and pause are one write: a kill finds all of them or none."""
+    """Delegate steps. Intents, requests and the pause are one write, so a crash leaves all of them or none."""
     entries: list[Entry] = []
     children: list[str] = []
     steps = [log.state.step(step_id) for step_id in (action.step_id, *action.also)]
@@ -97,14 +97,14 @@ async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
 async def record_children_end(log: RunLog, services: Services, children: Sequence[RunState]) -> None:
     """Record the results of child runs as those of their steps, in one write with their cost.
 
-    They are written in the order in which they were asked for, whichever ended first: the journal of a run says the
-    same each time. `children` are those of `list_open_delegations`, in its order.
+    They are written in the order of the requests, not of the ends, so that the journal is deterministic. `children`
+    are those of `list_open_delegations`, in its order.
     """
     disabled = tuple(sorted(services.read_access()))
     ends = ", ".join(f"Run {child.run_id} is {child.status}" for child in children)
     resumed = RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)
     pairs = list(zip(list_open_delegations(log.state), children, strict=True))
-    # All ends, then all results: what follows a result, such as a hook, comes when the last one is there.
+    # All ends before all results: a hook that follows a result must find every child ended.
     ended = [_build_end(request, child) for (_, request), child in pairs]
     finished = [
         await _build_result_entry(step, child, state=log.state, services=services)
@@ -129,7 +129,7 @@ def _build_end(request: ChildRequested, child: RunState) -> ChildEnded:
 async def _build_result_entry(step: Step, child: RunState, *, state: RunState, services: Services) -> StepFinished:
     """Build the result of the step; a skill that called another one is called again and finds the result.
 
-    A run that never began left none to find: the skill would hand on again, so its step fails.
+    A child that never started has no result. The skill would delegate again, so its step fails instead.
     """
     name, _ = name_call(step.action)
     result = _build_result(child)
@@ -181,7 +181,7 @@ def _build_result(child: RunState) -> ToolResult:
 
 
 async def offer_changes(result: ToolResult, child: RunState, services: Services) -> ToolResult:
-    """Return the result with the diff appended. The whole diff is an artifact of the run that gets it."""
+    """Append the diff of the child's worktree to the result, and save it as an artifact of this run."""
     tree = child.started.worktree if child.started is not None else None
     if tree is None or services.worktrees is None:
         return result
@@ -202,7 +202,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
 
 
 def save_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:
-    """Save the diff as an artifact of the run that requested the work and return its path."""
+    """Save the diff as an artifact of the parent run, and return its path."""
     file = folder / ARTIFACTS / f"{child_run_id}.diff"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, diff)

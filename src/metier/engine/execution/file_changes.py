@@ -1,6 +1,6 @@
-"""Find out which files a step changes: the file itself for `Write` and `Edit`, the whole workspace around a program.
+"""The file changes of a step: the named file for `Write` and `Edit`, the whole workspace for programs.
 
-What was there before is noted with the intent, so that a step that a kill cut short can be undone too.
+The intent records the state before the step, so that a step that a crash interrupted can be undone too.
 """
 
 import os
@@ -34,7 +34,7 @@ SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"
 
 
 async def record_before(steps: Sequence[Step], services: Services) -> dict[str, JsonValue]:
-    """Note, by step, the state of the files before its effect; empty for steps that only read."""
+    """Return the state of the files before each step's effect; steps that only read have none."""
     noted: dict[str, JsonValue] = {}
     for step in steps:
         name, arguments = name_call(step.action)
@@ -63,7 +63,7 @@ async def add_changes(finished: StepFinished, step: Step, services: Services) ->
 async def list_changes(
     before: Mapping[str, JsonValue], snapshots: WorkspaceSnapshots, *, store: Store, workspace: Path
 ) -> list[FileChange]:
-    """List the differences from the state that an intent noted. Raises `Unavailable`, `OSError`, `ToolFailed`."""
+    """List the differences from the state in an intent. Raises `Unavailable`, `OSError`, `ToolFailed`."""
     if isinstance(name := before.get(SNAPSHOT), str):
         after = await run_sync(snapshots.take)
         found = await run_sync(snapshots.compare, name, after) if after != name else []
@@ -80,7 +80,7 @@ async def list_changes(
 
 
 async def store_file(found: FileSnapshot | None, store: Store) -> FileState | None:
-    """Return the state of a file whose content is now in the store."""
+    """Store a file's content, and return the file's state."""
     if found is None:
         return None
     if found.state.is_kept:
@@ -89,7 +89,7 @@ async def store_file(found: FileSnapshot | None, store: Store) -> FileState | No
 
 
 async def _record_file(path: str, services: Services) -> JsonValue:
-    """Note the file by its real name: the tool follows links that stay in the workspace."""
+    """Return the state of a file by its real path: the tool follows links within the workspace."""
     if services.snapshots is None:
         return None
     workspace = services.workspace
@@ -107,7 +107,7 @@ async def _save_buffer(path: str, services: Services) -> None:
     held = await services.buffers.read(file)
     if held is None:
         return
-    with suppress(OSError, ToolFailed):  # then the tool says what is wrong with it
+    with suppress(OSError, ToolFailed):  # the tool reports the problem
         real = await run_sync(_get_real_name, services.workspace, path)
         found = await run_sync(read_state, services.workspace, real)
         if is_unsaved(held, found.data if found is not None else None):
@@ -136,7 +136,7 @@ def _describe(error: Exception) -> str:
 PROTECTED_CHANGED = "protected_changed"
 RECORDS_MOVED = "records_moved"
 WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "WebSearch", "script_list"})
-"""Built-in tools that run no code of others; their writes are evaluated separately."""
+"""Built-in tools that start no program."""
 
 
 class BeforePrograms(Struct, frozen=True):
@@ -145,7 +145,7 @@ class BeforePrograms(Struct, frozen=True):
     protected: ProtectedSnapshot
     """Empty if no program is confined."""
     folder: tuple[int, int] | None
-    """Device and inode of the run's folder. None if there is none."""
+    """Device and inode of the run's folder; None if it doesn't exist."""
 
 
 async def snapshot_protected(steps: Sequence[Step], services: Services) -> BeforePrograms | None:
@@ -159,9 +159,9 @@ async def snapshot_protected(steps: Sequence[Step], services: Services) -> Befor
 
 
 async def end_if_changed(before: BeforePrograms | None, log: RunLog, services: Services) -> bool:
-    """End the run if a protected path changed, or its own folder is gone.
+    """Fail the run if a program changed a protected path, or moved the run's folder.
 
-    The instructions of this and later runs lie in the first, what it writes down in the second.
+    Protected paths contain the instructions of this and later runs, and the folder contains the run's records.
     """
     if before is None:
         return False

@@ -1,6 +1,6 @@
-"""Running the user's hooks for one moment and recording their merged answers. `hooks` decides what follows.
+"""Execution of the user's hooks for one moment, with their merged answers. `state.due_hooks` decides what follows.
 
-A kill before the record is written means that they run again: like a call of a model, a hook runs at least once.
+Hooks run at least once, like model calls: after a crash before the entry is written, they run again.
 """
 
 from collections.abc import Mapping
@@ -36,13 +36,13 @@ from metier.tools.hooks.protocol import (
 
 _STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
 _MAX_FILES = 20
-"""Number of changed files above which hooks' later changes to them count as a conflict in an undo."""
+"""Maximum number of a step's files that are checked for changes by hooks; changes to others block an undo."""
 _FAILED_CLOSED = frozenset({"changed"})
-"""A file of the hook changed since the run started: its answer would not be what the user wrote."""
+"""Statuses that deny the call. `changed`: the hook's file is no longer the one that the user wrote."""
 
 
 async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None:
-    """Run hooks in the order in which they are written: each sees the call as those before it left it."""
+    """Run the hooks in their order in the settings. Each sees the call as changed by the ones before it."""
     due = list_due(log.state, action)
     arguments = _get_arguments(log.state, action)
     ran = HooksRan(event=action.event, step_id=action.step_id)
@@ -61,7 +61,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
 
 
 async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> HooksRan:
-    """Add a hook's changes to the step's file: an undo reverts them together with the step."""
+    """Add the hooks' changes to files of the step, so that an undo reverts them with it."""
     finished = state.step(ran.step_id).finished if ran.event == "PostToolUse" else None
     if finished is None or services.snapshots is None:
         return ran
@@ -79,7 +79,7 @@ def _refuse() -> HookRun:
 
 
 def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, command: str) -> HooksRan:
-    """Merge the outcomes of hooks so far with one more: the strictest decision counts, texts are joined."""
+    """Merge one more outcome: the strictest decision wins, and texts are joined."""
     answer = _close(hook, result)
     outcome = HookOutcome(
         command=command,
@@ -102,7 +102,7 @@ def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, command: str) -> 
 
 
 def _close(hook: HookCommand, result: HookRun) -> HookAnswer:
-    """Return the answer; a failed hook has none, unless its failure denies the call."""
+    """Return a hook's answer. The failure of a required or changed hook denies the call."""
     if result.status == "ok":
         return result.answer
     if hook.required or result.status in _FAILED_CLOSED:

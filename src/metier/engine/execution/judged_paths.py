@@ -1,7 +1,7 @@
-"""Resolving the paths of calls before rules are applied: a link has a different name than its target.
+"""Rules for the real paths of calls. Rules match names, and a link has another name than its target.
 
-What a call means is looked up before it runs, so that a user can be asked about it, and once more by the tool when
-the file is open: what is judged then is the open file, whatever its name means a moment later.
+Links are resolved twice: before the call runs, so that a user can be asked, and by the tool when the file is open, so
+that a link that changes in between has no effect.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ class JudgedPaths(Struct, frozen=True, kw_only=True):
     """The rules' verdict for a step's resolved paths. A `tools.base.PathGuard`."""
 
     written: dict[str, JsonValue]
-    """The arguments as evaluated."""
+    """The arguments as the call names them."""
     root: str
     judge: Callable[[str, str], Verdict]
-    """Returns the verdict for the same call with this text as this argument."""
+    """Returns the verdict for the same call with another value of an argument (name, value)."""
     is_approved: bool
     is_read_only: bool = False
     """Whether the step runs in the read-only sandbox."""
@@ -72,7 +72,7 @@ def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
 
 
 async def resolve_links(step: Step, services: Services) -> dict[str, str]:
-    """Return, by argument, the targets of links in a step's paths."""
+    """Return the link targets in a step's paths, by argument."""
     return await resolve_call_links(*name_call(step.action), tools=services.tools, root=str(services.workspace))
 
 
@@ -84,7 +84,7 @@ async def resolve_call_links(
 
 
 async def get_question(step: Step, state: RunState, services: Services) -> str:
-    """Return why a user must be asked about a call's link targets; empty if not needed, or if it is denied anyway."""
+    """Return why a user must approve a call's link targets; empty if none must, or if the call is denied."""
     targets = await resolve_links(step, services)
     if step.phase == "approved" and step.asked is not None:
         is_same = set(targets.values()) <= set(step.approved_targets)
@@ -104,7 +104,7 @@ def render_link_targets(targets: dict[str, str]) -> str:
 
 
 def is_as_written(written: JsonValue, path: str, *, key: str, root: str) -> bool:
-    """Return True if both are the same name for the rules. A missing argument means the workspace itself."""
+    """Return True if rules see both paths as the same. A missing argument means the workspace itself."""
     text = written if isinstance(written, str) and written else "."
     return canonical_text(text, key=key, root=root) == canonical_text(path, key=key, root=root)
 

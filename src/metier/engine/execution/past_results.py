@@ -1,7 +1,7 @@
-"""`results.json` in the run folder: the results so far, for a script that summarizes. Written from the journal.
+"""`results.json` in the run folder: the results so far, for scripts that summarize them. Built from the journal.
 
-It is written when a step that names the file is about to run, and only then: most runs never need it, and what a run
-writes per turn must not grow with its history.
+It is only written before a step that names the file, because most runs don't need it and the cost of a turn must not
+grow with the run's history.
 """
 
 import json
@@ -25,7 +25,7 @@ _COUNTED_TOOLS = frozenset({"script_run"})
 
 
 async def update_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
-    """Update the file if one of these actions reads it."""
+    """Write the file if one of these actions names it."""
     path = os.path.join(services.run_folder, FILE_NAME)  # noqa: PTH118  a step of every turn comes through here
     if not any(_mentions(action.params, path) for action in actions):
         return
@@ -37,7 +37,7 @@ async def update_results(run_id: str, actions: Iterable[ActionStep], services: S
 
 
 async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValue]:
-    """List the last result of each step that did work, in order: `{skill, result}`, or the reason for none."""
+    """List the last result of each step that did work as `{skill, result}`, or the reason that it has none."""
     names: dict[str, str] = {}
     results: dict[str, JsonValue] = {}
     for entry in entries:

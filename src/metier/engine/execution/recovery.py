@@ -1,4 +1,4 @@
-"""Recovery of a step with an intent and no result: determine its outcome, repeat it if allowed, otherwise ask."""
+"""Recovery of a step that has an intent and no result: find its outcome, repeat it if allowed, otherwise ask."""
 
 from typing import Literal
 
@@ -40,7 +40,7 @@ class _Unknown(Struct, frozen=True):
 
 
 async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -> None:
-    """Adopt, repeat, probe or ask, in this order of preference."""
+    """Adopt the result, repeat the step, or ask the user, in this order of preference."""
     step = log.state.step(action.step_id)
     if step.phase == "in_doubt":
         await log.record(RunPaused(pause="in_doubt", reason=f"Step {step.step_id} is in doubt"))
@@ -52,7 +52,7 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
     if isinstance(found, StepFinished):
         await log.record(await add_changes(found, step, services))
     elif found is None:
-        # It may be repeated, or its intent is there and the effect never began.
+        # The effect is repeatable, or never started.
         await finish_steps([step], log, services)
     else:
         await _ask(step, found, log)
@@ -65,7 +65,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
     if isinstance(tool, Probing):
         result = await tool.probe(arguments, build_context(step, log, services))
         if result is not None and not (result.is_final and result.ok):
-            # Asking again is what running it now comes to: what is stored, a question or an order, is only told.
+            # Repeating the step returns the stored question, delegation or failure, without a second effect.
             return None
         if result is not None:
             finished = await build_finished(step, name, result, duration_ms=0, services=services)
@@ -88,7 +88,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
 
 
 async def _has_ended(step: Step, services: Services) -> bool:
-    """Wait for the program that a killed process left behind: it ends soon, and two at once would interfere."""
+    """Wait for a program that outlived the killed process, because two at once would interfere."""
     tool = services.tools.find(name_call(step.action)[0])
     return tool is None or not tool.info.spools or await wait_until_released(get_spool_path(step, services))
 
@@ -99,14 +99,14 @@ type Sight = Literal["whole", "notes only", "other folder"]
 def judge_sight(intent: SpoolIdentity | None, *, folder: str, machine: MachineIdentity) -> Sight:
     """Determine how much of an effect's traces this process can see.
 
-    `whole`: its notes, and whether its process still runs; so a missing note means that it never began. `notes only`:
-    what is noted counts, what is not may still come. `other folder`: the notes here are not those of this effect.
+    `whole`: the notes, and whether the process still runs, so a missing note means that it never started.
+    `notes only`: existing notes are valid, but missing ones may still appear. `other folder`: these are not its notes.
     """
     if intent is None:  # written by a version that did not record it
         return "notes only"
     if not folder or folder != intent.folder:
         return "other folder"
-    # The same boot shares the locks. Another boot of the same machine has no process of the earlier one left.
+    # Locks are visible within one boot, and no process survives a reboot of the machine.
     is_same_boot = bool(intent.boot) and intent.boot == machine.boot
     return "whole" if is_same_boot or intent.machine == machine.machine else "notes only"
 

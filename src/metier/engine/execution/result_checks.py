@@ -1,7 +1,7 @@
-"""Checks of a result against its request: schema, files, commands. The model is told once.
+"""Checks of a result against its request: schema, files, commands. The model may correct a result once.
 
-A check may run again after a crash, so a command that is one should only look. It obeys the rules of the run like any
-other command, and one that would need an approval is not run.
+A check may run again after a crash, so its command should only read. The run's rules apply to it, and a command that
+needs an approval is not run.
 """
 
 import json
@@ -87,5 +87,5 @@ async def _check_command(command: str, log: RunLog, services: Services) -> str:
         timeout_seconds=services.runtime.timeout_seconds,
     )
     result = await services.tools.call(SHELL, {"command": command}, context)
-    # Redacted before it is cut: the start of the cut could be the second half of a secret.
+    # Redact before truncating: the truncated text could start within a secret.
     return "" if result.ok else f"it failed: {redact(result, services).error.strip()[-TOLD_CHARACTERS:]}"

@@ -1,4 +1,4 @@
-"""Run the steps of a turn: intent, effect, result, in this order, each on record before the next."""
+"""Run the steps of a turn: intent, effect, result. Each is recorded before the next one."""
 
 import errno
 import hashlib
@@ -53,19 +53,19 @@ from metier.tools.process.spool import is_lost, take_identity
 from metier.tools.toolbox import Toolbox
 
 MAX_RESULT_CHARACTERS = 30_000
-"""Characters of a result above which it is stored as a blob; the model gets its start and end."""
+"""Maximum length of a result for the model. A longer one is a blob, and the model gets its start and end."""
 SUMMARY_CHARACTERS = 500
 FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
-"""Codes of a script or toolset that ran and failed at its work: the failure policy applies to these."""
+"""Error codes of a script or toolset that ran and failed; the failure policy applies to them."""
 TRANSIENT = "execution_failed"
 USAGE_ERROR = 2
-"""Exit code of a program that was called with wrong arguments."""
+"""Exit code of a program that was called with invalid arguments."""
 POLICY_TOOLS = frozenset({"script_run"})
 SPOOL = "spool"
-"""Folder of a run in which effects record their start and end."""
+"""Folder of a run where effects record their start and end."""
 _OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "escalated": "escalated"}
 _MAX_ARTIFACT_BYTES = 1 << 30
-"""Size above which a file that a script names is not listed as its artifact."""
+"""Maximum size of a file that a script lists as an artifact."""
 
 type _Result = StepFinished | StepRetried | InputAsked | ChildRequested
 
@@ -80,7 +80,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
     ]
     before = await record_before(may_write, services)
     steps = await record_intents(action, log, services, identify=identify_spool, before=before)
-    # A step that was started before entries were lost stays without a result: what became of it is settled next.
+    # A step that started in entries that the journal lost gets no result here; `recovery` asks about it.
     if ready := [step for step in steps if not is_lost(name_spool(step, services.run_folder))]:
         await finish_steps(ready, log, services)
 
@@ -95,8 +95,7 @@ async def record_intents(
 ) -> list[Step]:
     """Record the intents, synced if an effect can't be repeated.
 
-    `identify` names the spool folder in intents of such effects, `before` what the files were like; a replay has
-    neither.
+    `identify` names the spool folder for such effects, and `before` is the state of the files. A replay has neither.
     """
     steps = [log.state.step(step_id) for step_id in action.step_ids]
     noted = before or {}
@@ -125,7 +124,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
         results[index] = await _execute(step, log, services, outputs=outputs)
 
     try:
-        if len(steps) == 1:  # the common case; a task of its own would cost as much as the tool
+        if len(steps) == 1:  # the common case: a task group would cost as much as the tool
             await run(0, steps[0])
         else:
             with unwrapped():
@@ -157,7 +156,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
 
 
 async def _record_wait(waiting: Sequence[InputAsked | ChildRequested], log: RunLog) -> None:
-    """Record one wait; another waiting step asks again when this one continues. The cost of all is recorded."""
+    """Record the first wait, with the cost of all. Other waiting steps ask again when the run continues."""
     first = replace(waiting[0], spent=_add_spent([each.spent for each in waiting]))
     if isinstance(first, InputAsked):
         await log.record(first, RunPaused(pause="input", reason=first.question), durable=True)
@@ -177,7 +176,7 @@ def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
 
 
 def _interrupted(step: Step, output: str, *, duration_ms: float) -> StepFinished:
-    """Build the result of a step that we stopped. `output` is its output so far."""
+    """Build the result of a step that was cancelled. `output` is its output so far."""
     kept = cut_middle(output, MAX_RESULT_CHARACTERS)
     shown = f"; its output so far:\n{kept}" if kept else ""
     return StepFinished(
@@ -235,9 +234,9 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
 
 
 def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdict | None = None) -> StepStarted:
-    """Build the intent. `verdict` is the one that lets the step run, if it was evaluated already."""
+    """Build the intent. `verdict` is the policy's decision if it is already known."""
     if log.state.plan:
-        verdict = ALLOW  # the steps of a task are the task's own: who runs it has said yes to them
+        verdict = ALLOW  # the user who started the task approved its steps
     verdict = verdict or judge_step(log.state, step, services.policy)
     return StepStarted(
         step_id=step.step_id,
@@ -252,17 +251,17 @@ def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdic
 
 
 def name_rule(rule: str, services: Services) -> str:
-    """Name the rule independently of the workspace's path."""
+    """Return the rule's name without the workspace's path."""
     return rule.replace(f"{services.workspace}/", "")
 
 
 def build_key(run_id: str, step_id: str) -> str:
-    """Build the key, which stays the same however often the step is repeated."""
+    """Build the idempotency key, which is the same for every repetition of the step."""
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
 async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict[str, str]) -> _Result:
-    """Carry out one step. If it is interrupted, its output so far is in `outputs`."""
+    """Carry out one step. If it is cancelled, `outputs` has its output so far."""
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
@@ -271,7 +270,7 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
     }
     name, arguments = name_call(step.action)
     if step.action.type == "call_skill" and services.tools.find(name) is None:
-        # Inputs for a skill that has no code to call: its instructions say what to do with them.
+        # The skill has no code to call, so its instructions apply.
         name = "use_skill"
     events: list[Payload] = []
     started = services.clock.monotonic()
@@ -304,7 +303,7 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
 def _find_wait(
     step: Step, result: ToolResult, log: RunLog, *, services: Services
 ) -> StepRetried | InputAsked | ChildRequested | None:
-    """Return what an unfinished call waits for; None if the result is final."""
+    """Return the entry of a call that waits for write access, an answer or a child run; None if the result is final."""
     if result.is_final:
         return None
     result = redact(result, services)
@@ -329,14 +328,14 @@ def _build_question(step: Step, question: Question) -> InputAsked:
 
 
 def _add_facts(finished: StepFinished, events: list[Payload], services: Services) -> StepFinished:
-    """Add the tool's own facts about its process: exit code, sizes, and the output of a failed one."""
+    """Add facts about the tool's process: exit code, sizes, and the output of a failed one."""
     facts = next((payload for payload in events if isinstance(payload, SkillStepExecuted)), None)
     if facts is None:
         return finished
     names = ("exit_code", "stdout_bytes", "stderr_bytes", "truncated", "script")
     known = {name: getattr(facts, name) for name in names}
     if finished.is_error:
-        # The model reads both; the log keeps them apart.
+        # The model reads both streams as one text; the event log separates them.
         facts = redact(facts, services)
         summaries = {"stdout_summary": facts.stdout_summary, "stderr_summary": facts.stderr_summary}
         known |= {name: text for name, text in summaries.items() if text}
@@ -368,20 +367,20 @@ def build_context(
 
 
 def get_spool_path(step: Step, services: Services) -> Path:
-    """Return the folder for the notes of an effect, created if missing."""
-    # Before every step, so without building a path: that costs more than looking.
+    """Return the path of an attempt's spool in a folder that exists."""
+    # Runs before every step: a string is cheaper than a `Path`.
     if not isdir(f"{services.run_folder}/{SPOOL}"):  # noqa: PTH112
         _get_spool_folder(services)
     return name_spool(step, services.run_folder)
 
 
 def name_spool(step: Step, run_folder: Path) -> Path:
-    """Name one spool per attempt: the end of an earlier attempt says nothing about this one."""
+    """Return the spool of this attempt. Notes of an earlier attempt must not count for it."""
     return run_folder.joinpath(SPOOL, f"{step.step_id}-{step.attempts}")
 
 
 def identify_spool(services: Services) -> SpoolIdentity:
-    """Identify the folder in which an effect leaves notes. Raises `StoreFull`: nothing has started yet."""
+    """Identify the spool folder. Raises `StoreFull`; nothing has started then."""
     machine = services.machine
     try:
         folder = take_identity(_get_spool_folder(services))
@@ -441,10 +440,10 @@ async def build_finished(
 def is_worth_repeating(step: Step, result: ToolResult) -> bool:
     """Return True for a transient failure of a call that is safe to repeat.
 
-    A time-out has used its time already, and a wrong call is wrong again: both are for the model to read.
+    A timeout has used up its time, and an invalid call stays invalid: the model reads both instead.
     """
     is_safe = step.started is not None and step.started.effect in REPEATABLE
-    # The effect of a script is unknown to the tool; its skill may declare that there is none.
+    # The tool does not know a script's effects; the skill may declare that there are none.
     is_safe = is_safe or result.meta.get("repeatable") is True
     return is_safe and result.meta.get("code") == TRANSIENT and result.meta.get("exit_code") != USAGE_ERROR
 
@@ -452,7 +451,7 @@ def is_worth_repeating(step: Step, result: ToolResult) -> bool:
 def is_work_of_skill(name: str, tools: Toolbox) -> bool:
     """Return True for scripts, toolsets and callable skills, which the failure policy applies to."""
     tool = tools.find(name)
-    # The ID says what the tool is: `a/b.c` may be a tool of skill `a/b`, or one of the MCP server `a`.
+    # Names are ambiguous, IDs are not: `a/b.c` may belong to the skill `a/b` or to the MCP server `a`.
     of_skill = tool.info.id.startswith(("skill:", "capability:")) if tool else "." in name and "/" not in name
     return name in POLICY_TOOLS or of_skill
 
@@ -515,7 +514,7 @@ async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolRe
 
 
 async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResult:
-    """Confirm a plan; the call itself is the record."""
+    """Confirm a plan. The call itself records it."""
     steps = read_plan(step.action)
     under_way = [each.step for each in steps if each.status == "in_progress"]
     done = sum(each.status == "done" for each in steps)
@@ -525,7 +524,7 @@ async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResul
 
 
 def _summarize_error(text: str) -> str:
-    """Summarize an error by its start, which names the failing part, and its end, which has the reason."""
+    """Shorten an error to its start, which names the failed part, and its end, which has the reason."""
     if len(text) <= SUMMARY_CHARACTERS:
         return text
     mark = "\n[…]\n"
@@ -534,7 +533,7 @@ def _summarize_error(text: str) -> str:
 
 
 def _render_result(name: str, result: ToolResult, *, has_fields: bool) -> str:
-    """Render a redacted result for the model; a failure without fields of its own is JSON if its tool answers so."""
+    """Render a redacted result for the model. Tools that answer in JSON get their plain errors wrapped in it."""
     if result.ok or has_fields:
         return str(result.output)
     code = str(result.meta.get("code") or "execution_failed")
@@ -542,14 +541,14 @@ def _render_result(name: str, result: ToolResult, *, has_fields: bool) -> str:
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
-    """List the run's files: those that the tool stored, and those that a script reports, with their current hash."""
+    """List the step's files: those that the tool stored, and those that a script reports, with their current hash."""
     kept = result.meta.get("artifacts")
     named = result.output.get("result") if isinstance(result.output, dict) else None
     paths = named.get("artifacts") if isinstance(named, dict) else None
     found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
-        # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
+        # A sandboxed script must not make the agent read files outside the workspace.
         with suppress(OSError):
             data = read_contained(file, within=services.workspace, limit=_MAX_ARTIFACT_BYTES)
             if len(data) <= _MAX_ARTIFACT_BYTES:

@@ -1,7 +1,7 @@
 """Replies of a dry run: the plan, without a model, a process or a socket.
 
-The run goes through the same phases as a live one. Where a model would be asked, the best candidate is put in charge,
-so that its disclosure is selected and budgeted; where it would begin to work, the run ends with what it foresees.
+The run goes through the same phases as a live one. Instead of the first model call, the best candidate takes charge, so
+that its disclosure is selected and budgeted. Instead of the second one, the run ends with the plan.
 """
 
 import json
@@ -22,7 +22,7 @@ from metier.values import dump_fields
 
 
 def answer_dry_run(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
-    """Return the reply that replaces the model's. It costs nothing, so it counts no tokens."""
+    """Return a reply in place of the model's. It uses no tokens."""
     likely = [c.skill_name for c in state.candidates if c.score >= services.skills.prefilter_min_score]
     best = likely[0] if likely else ""
     if best and not state.skill:
@@ -83,7 +83,7 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
 
 
 def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonValue]:
-    """Return the arguments that are known before a user is asked: the skill whose script would run."""
+    """Return the arguments that are known in advance: the skill whose script would run."""
     package = services.skill_index.find(state.skill) if tool == "script_run" and state.skill else None
     if package is None:
         return {}
@@ -93,7 +93,7 @@ def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonVa
 
 
 def _list_toolsets(services: Services) -> list[JsonValue]:
-    """List skills whose toolsets describe themselves by running, which a dry run avoids."""
+    """List skills with toolsets: their tools are only known after starting them, which a dry run does not."""
     return [
         package.definition.name for package in services.skill_index.packages.values() if package.definition.toolsets
     ]

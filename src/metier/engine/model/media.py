@@ -11,7 +11,7 @@ from metier.tools.base import Media
 
 
 async def store_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, ...]:
-    """Store media and return parts that name them; their journal entry keeps the blobs as long as the run."""
+    """Store media as blobs, and return the parts that name them. A blob lives as long as an entry refers to it."""
     return tuple(
         [
             MediaPart(

@@ -1,4 +1,4 @@
-"""One turn with the model: the request is recorded, sent, its reply recorded, and only then decoded."""
+"""One turn with the model: the request is recorded and sent, then its reply is recorded and decoded."""
 
 import dataclasses
 import json
@@ -55,11 +55,11 @@ _DEBUG_FOLDER = "llm"
 
 
 async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
-    """Call the model and record its reply. At least once: a kill before the reply is recorded repeats the request."""
+    """Call the model and record its reply. After a crash before the reply is recorded, the request is repeated."""
     try:
         disabled = services.read_access()
     except ConfigError as error:
-        # Not knowing what is allowed is no reason to continue, nor to lose the run.
+        # Permissions are unknown: pause the run, neither continue nor fail it.
         await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
         return
     await _add_messages(action, log, services)
@@ -69,7 +69,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
     try:
         await _ask(action, log, services, asking=asking)
     except ToolsUnsupported as failure:
-        # Once: what follows asks in JSON, as will later turns and runs.
+        # From now on, this and later runs request decisions in JSON.
         services.features.mark_unsupported("tools", services.model.name)
         log.emit(_describe_fallback("tools", action.turn, services, failure=failure))
         await _ask(action, log, services, asking=asking._replace(is_json=True))
@@ -77,7 +77,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
 
 async def _add_messages(action: CallModel, log: RunLog, services: Services) -> None:
     """Record messages that the user sent since the last request."""
-    # A request that is repeated must stay the same. Before the first turn there is nothing to steer: the messages wait.
+    # A repeated request must not change, and before the first turn there is nothing to steer: the messages wait.
     if services.inbox is None or action.repair or log.state.call is not None or not log.state.run:
         return
     pending = services.inbox.list_pending()
@@ -91,7 +91,7 @@ async def _add_messages(action: CallModel, log: RunLog, services: Services) -> N
 
 
 async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: Asking) -> None:
-    """Send the request; once more with half of the prompt if it is too long. Raises `ToolsUnsupported`."""
+    """Send the request. If it is too long, send it again with half of the prompt. Raises `ToolsUnsupported`."""
     try:
         await _ask_once(action, log, services, asking=asking)
     except ContextTooLong as failure:
@@ -103,9 +103,9 @@ async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: As
 async def _ask_once(
     action: CallModel, log: RunLog, services: Services, *, asking: Asking, refused: ContextTooLong | None = None
 ) -> None:
-    """Send one request. `refused` is the answer to a longer one.
+    """Send one request. `refused` is the provider's error for a longer one.
 
-    Raises `ToolsUnsupported` where JSON may be asked for instead, `ContextTooLong` where a smaller prompt may be tried.
+    Raises `ToolsUnsupported` if JSON may be requested instead, `ContextTooLong` if a smaller prompt may be tried.
     """
     try:
         fitted, request, counted = await compose(log.state, services, asking=asking)
@@ -153,7 +153,7 @@ async def _ask_once(
 
 
 async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn: int) -> ModelReply:
-    """Send it again without the schema if the server supports none: the prompt describes it in words."""
+    """Send the request, and again without its schema if the server supports none; the prompt describes it in words."""
     if context := log.get_context(MODEL):
         request = replace(request, trace_parent=context)
     try:
@@ -199,7 +199,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
 
     async def count(asked: ModelRequest) -> int | None:
         nonlocal counted
-        # Gateways often have no page that counts. The estimate is used then; a real problem shows in the reply.
+        # Many gateways have no endpoint to count tokens: then the estimate is used.
         with suppress(ProviderError):
             counted = await services.provider.count_tokens(asked)
         return counted
@@ -234,7 +234,7 @@ def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
     code, message = no.code, no.message
     called = no.tool
     if state.call_rules >= 4:
-        # A tool that was not offered keeps the name that the model wrote.
+        # The model writes wire names; a tool that was not offered keeps the name as written.
         called = own_names(services.tools.names()).get(called, called)
     tool = services.tools.find(called) if state.has_current_call_rules else None
     name = tool.info.name if tool is not None else called
@@ -253,9 +253,9 @@ def _quote_reply(reply: ModelReply) -> str:
 
 
 def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decoded | Undecodable:
-    """Answer an unknown skill like an unknown tool: with the nearest names.
+    """Reject unknown skills with the nearest names, like unknown tools.
 
-    A decision in JSON that selects one has no call to answer, so it is sent back as a whole.
+    A JSON decision that selects an unknown skill has no call to answer, so the whole decision is rejected.
     """
     chosen = outcome.decision.selected_skill
     if outcome.path == "json" and chosen and services.skill_index.find(chosen) is None:
@@ -297,7 +297,7 @@ def _get_own_name(name: str, services: Services) -> str:
 
 
 def _may_select(skill: str, state: RunState, services: Services) -> bool:
-    """Check a JSON decision's skill, which is subject to the same restrictions as a call."""
+    """Return True if a JSON decision may select the skill: the same rules apply as to a call."""
     wanted = ActionStep(type="call_skill", params={"skill": skill})
     is_there = services.skill_index.find(skill) is not None
     return is_there and services.policy.judge(wanted, skill=state.skill).decision != "deny"
@@ -355,7 +355,7 @@ def _emit_prompt_events(
 
 
 def dump_request(request: ModelRequest) -> JsonValue:
-    """Dump everything except the bytes of pictures, which messages name by their hash."""
+    """Dump a request without the bytes of its media, which messages refer to by hash."""
     names = [each.name for each in dataclasses.fields(request) if each.name != "media"]
     return {name: dump_value(getattr(request, name)) for name in names}
 

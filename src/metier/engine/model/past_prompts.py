@@ -32,7 +32,7 @@ class PastPrompt(Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Return True if the bytes are those that were sent."""
+        """Return True if the rebuilt request has the recorded hash."""
         return self.hash == self.recorded_hash
 
 
@@ -71,7 +71,7 @@ async def _compose(state: RunState, call: ModelCallStarted, services: Services) 
 
 
 class _Counted:
-    """A provider that returns the recorded token count and answers nothing."""
+    """A provider that returns the recorded token count and rejects requests."""
 
     def __init__(self, name: str, tokens: int | None) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Building a request from a run's state. Pure except for the blobs, which the caller has loaded."""
+"""Requests to the model, built from a run's state. Pure: the caller loads the blobs."""
 
 import hashlib
 import json
@@ -34,9 +34,9 @@ from metier.providers.tool_names import own_names
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"
 CATALOG_TOKENS = 2_000
-"""Tokens of descriptions up to which all are shown."""
+"""Maximum tokens of a catalog that is described completely."""
 CATALOG_SHARE = 8
-"""Divisor of the prompt's budget for descriptions."""
+"""The prompt's budget divided by this is the budget for descriptions."""
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
@@ -49,7 +49,7 @@ def asks_for_json(services: Services) -> bool:
 
 
 def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], is_json: bool | None = None) -> Offer:
-    """Return the offered tools, the same object while they don't change. A run without skills has no skill tools."""
+    """Return the offered tools; the same object while they don't change. A run without skills has no skill tools."""
     has_skills = bool(state.skills)
     hidden = list_hidden(state.skill, services)
     mode = services.model.structured_output_mode
@@ -76,7 +76,7 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], 
 
 
 def _list_other_names(tools: Sequence[ToolSpec], services: Services) -> dict[str, str]:
-    """Map other names of the offered tools: short ones and, in JSON mode, those on the wire."""
+    """Map other accepted names of the offered tools to their own: short names and wire names."""
     offered = {spec.name for spec in tools}
     short = {alias: name for alias, name in services.tools.aliases().items() if name in offered}
     return {**own_names(offered), **short}
@@ -98,8 +98,8 @@ def list_hidden(skill: str, services: Services) -> frozenset[str]:
 def list_described(state: RunState, services: Services) -> list[str]:
     """List the skills that the catalog describes, candidates first; it only names the others.
 
-    A catalog whose descriptions fit their share of the prompt is described whole, in the order of the ranking:
-    leaving a description out would save little and could hide the skill that is meant.
+    A catalog whose descriptions fit their share of the prompt is described completely, in the order of the ranking:
+    omitting a description would save little and could hide the right skill.
     """
     most = services.skills.prefilter_top_k
     ranked = [candidate.skill_name for candidate in state.candidates]
@@ -112,7 +112,7 @@ def list_described(state: RunState, services: Services) -> list[str]:
 def _fits_catalog(names: Sequence[str], services: Services) -> bool:
     left = min(CATALOG_TOKENS, get_budget(services).limit // CATALOG_SHARE)
     for name in names:
-        # One by one: in a catalog of thousands the first few dozen tell that it does not fit.
+        # One by one: a catalog of thousands exceeds the budget after a few dozen.
         left -= estimate_tokens(render_catalog(services.skill_index.describe([name]), ()))
         if left < 0:
             return False
@@ -128,7 +128,7 @@ def build_catalog(state: RunState, services: Services) -> str:
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
     """Build every layer of this turn. `texts` are the disclosed pieces by digest."""
-    # Everything in the state that a prompt is built of, but for the run, which grows every turn.
+    # The cache key: all state that the prompt is built from, except the history, which grows every turn.
     parts = (
         state.started,
         state.skill,
@@ -232,8 +232,8 @@ def _find_response_schema(
 ) -> dict[str, JsonValue] | None:
     """Return the schema of the reply: the decision in JSON mode, otherwise the requested result.
 
-    A server that is not the vendor's own may take the schema to mean that no tool may be called. It gets the schema
-    with the turn that repairs a result, when the work is done.
+    Servers other than the vendor's own may stop calling tools if there is a schema. They only get it in the turn that
+    corrects a result, when the work is done.
     """
     if is_json:
         return (
@@ -252,7 +252,7 @@ def _find_response_schema(
 
 
 def name_schema(model: str, schema: dict[str, JsonValue]) -> str:
-    """Name a schema for remembering unsupported ones: an endpoint may reject one and accept another."""
+    """Build the key under which an unsupported schema is remembered: endpoints may reject one and accept another."""
     return f"{model} {hashlib.sha256(json.dumps(schema).encode()).hexdigest()[:16]}"
 
 
@@ -264,7 +264,7 @@ def get_budget(services: Services, *, prompt_limit: int | None = None) -> TokenB
 
 
 def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
-    """Build the rejected reply as text, with its problems."""
+    """Build an exchange of the rejected reply and its problems."""
     if state.repair is None or state.reply is None:
         return ()
     said = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()

@@ -77,7 +77,7 @@ def _describe_problem(problem: Problem) -> SkillLoadFailed | SkillProblemFound:
 
 
 async def rank_skills(log: RunLog, services: Services) -> None:
-    """Rank all skills; those that are no candidates keep their names in the prompt."""
+    """Rank all skills. The prompt still names those that are not candidates."""
     assert log.state.started is not None
     if (recorded := services.recall_ranking()) is not None:
         await log.record(recorded)
@@ -97,7 +97,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
 
 
 def _describe_scores(task: str, services: Services, *, similar: Sequence[Similar]) -> SkillPrefilterCompleted:
-    """Describe the best scores of a request without a matching skill, so that a user can adjust it or the settings."""
+    """Describe the best scores of a request that matches no skill, so that the user can adjust it or the settings."""
     options = services.skills
     index = services.skill_index.index
     ranked = rank_index(index, task, count=options.prefilter_top_k, similar=similar)
@@ -117,9 +117,7 @@ def _list_candidates(ranked: Iterable[SkillCandidate]) -> tuple[Candidate, ...]:
 
 
 def _describe_catalog(catalog: str, state: RunState, services: Services) -> SkillDisclosureLoaded:
-    """Describe stage 0: the descriptions one by one; the total is the whole layer, with the names of the other
-    skills.
-    """
+    """Describe stage 0. Files are the descriptions; the total includes the names of the other skills."""
     files = [
         DisclosedFile(path=f"{name}/SKILL.md", section="description", bytes=_size(text), tokens=estimate_tokens(text))
         for name, text in services.skill_index.describe(list_described(state, services))
@@ -211,7 +209,7 @@ def get_disclosure_limits(services: Services) -> DisclosureLimits:
 
 
 async def _keep(disclosure: Disclosure, services: Services) -> list[DisclosedPiece]:
-    """Store the text as a blob: a resumed run shows the same bytes, even if the file changed."""
+    """Store the text as blobs: a resumed run shows the same bytes, even if the file has changed."""
     kept: list[DisclosedPiece] = []
     for piece, file in zip(disclosure.pieces, disclosure.files, strict=True):
         digest = await services.store.put_blob(redact(piece.text, services).encode("utf-8", "surrogatepass"))

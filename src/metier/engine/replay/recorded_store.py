@@ -1,4 +1,4 @@
-"""The store of a replay: reads come from the real one, writes are compared with the record and dropped."""
+"""The store of a replay: it reads from the real one, compares appends with the recording, and drops writes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class RecordedContexts:
 class RecordedStore(StoreReader):
     """A read-only `store.base.Store` over another one.
 
-    Schedules, outbox and usage are those of the real store: only the driver of a run writes them, not its replay.
+    Schedules, outbox and usage come from the real store, because a replay never writes them.
     """
 
     def __init__(self, store: Store, recording: Recording, *, blobs: Mapping[str, bytes] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A recorded journal during a replay: the next entry, and the comparison with the replayed one."""
+"""A recorded journal during a replay, and its comparison with the replayed entries."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,7 +29,7 @@ IGNORED = frozenset(
         "risk",
     }
 )
-"""Fields that a replay ignores: times, prices, driver and machine, file states, and the deciding rule."""
+"""Fields that a replay ignores: times, prices, driver, machine, file states and verdicts."""
 
 _GIVEN = (
     "run_started",
@@ -68,7 +68,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     recorded: Entry | None
     """None at the end of the record."""
     replayed: Entry | None
-    """None if nothing would happen."""
+    """None if the run would do nothing."""
     differences: tuple[Difference, ...] = ()
 
 
@@ -120,14 +120,14 @@ class Recording:
 
 
 def is_given(entry: Entry | None) -> bool:
-    """Return True for entries from a user, a signal or the starting process, which nothing in the run produces."""
+    """Return True for entries from outside of the run: from a user, a signal or the starting process."""
     match entry:
         case None:
             return False
         case RunPaused():
             return entry.pause in _GIVEN_PAUSES or entry.limit == "timeout_seconds"
         case RunFailed():
-            # A user who ends the run over a step in doubt decides within the run; a cancellation comes from outside.
+            # An abort is an answer within the run; a cancellation comes from outside.
             is_decision = entry.reason == "aborted"
             return (entry.status in _GIVEN_STATUS and not is_decision) or entry.reason in _GIVEN_REASONS
         case _:

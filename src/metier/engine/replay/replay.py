@@ -1,9 +1,8 @@
-"""Driving a recorded run again with its effects blocked: models and tools answer from the record.
+"""Replay of a recorded run without effects: models and tools answer from the recording.
 
-The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed again and their
-hashes compared, replies are decoded again, verdicts and intents are found again. What came from the world is given: the
-replies, the results of steps, the text of disclosed files, what a call would have changed, which tools were turned off,
-what people answered, where a kill cut the run short.
+It uses `drive` and `decide` with another `perform`. Requests are composed again and their hashes compared, replies are
+decoded again, and verdicts and intents computed again. Taken from the recording is everything from outside: replies,
+results of steps, disclosed text, previews, disabled tools, answers of users, and interruptions.
 """
 
 from collections.abc import Sequence
@@ -65,8 +64,8 @@ class Replayed(Struct, frozen=True, kw_only=True):
 async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, rederive: bool = False) -> Replayed:
     """Compare a run with its record, entry by entry, up to the first difference.
 
-    With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
-    counts as different: for a record whose input was changed on purpose, as redaction does.
+    With `rederive`, entries of the run are replaced by those that it would write now, and only another kind of entry is
+    a difference. This is for recordings whose input was changed on purpose, such as redacted ones.
     """
     recording = Recording(entries, rederive=rederive)
     store = RecordedStore(services.store, recording)
@@ -100,11 +99,11 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
 
 
 class _FromOutside(Exception):
-    """The next entry of the record comes from outside of the run."""
+    """The next recorded entry comes from outside of the run."""
 
 
 class _EndOfRecord(Exception):
-    """Everything recorded was replayed."""
+    """All recorded entries were replayed."""
 
 
 async def _play(player: "_Player", log: RunLog, services: Services) -> None:
@@ -123,10 +122,10 @@ async def _play(player: "_Player", log: RunLog, services: Services) -> None:
 
 
 def _take_over(recording: Recording, state: RunState) -> int:
-    """Adopt a fork's entries from its parent without comparing them: they were made with other definitions."""
+    """Fold the entries that a fork copied, without comparing them: other definitions may have produced them."""
     first = recording.peek()
     count = first.forked_at if isinstance(first, RunStarted) else 0
-    # What was done before an adoption was done under the settings and rules of another host.
+    # Entries before an adoption were produced by the settings and rules of another host.
     adopted = (number for number, entry in enumerate(recording.entries, start=1) if isinstance(entry, RunAdopted))
     count = max((count, *adopted))
     for entry in recording.entries[:count]:
@@ -142,7 +141,7 @@ class _Player:
         self.recording = recording
 
     async def give(self, log: RunLog) -> ModelChanged | None:
-        """Record outside entries as they came; return the last change of the model. Raises `Diverged`."""
+        """Record entries from outside; return the last change of the model. Raises `Diverged`."""
         changed: ModelChanged | None = None
         while is_given(entry := self.recording.peek()) and entry is not None:
             await self._record(entry, log)
@@ -171,10 +170,10 @@ class _Player:
                 await self._give_verdict(action, log)
             case _:
                 await perform(self._narrow(action), log, services)
-                await log.record()  # compared at once: what comes next may have come from outside
+                await log.record()  # compare inferred entries now: the next entry may come from outside
 
     def _narrow(self, action: a.Action) -> a.Action:
-        """Narrow an approval to the calls that were asked about then: earlier versions asked one at a time."""
+        """Limit an approval to the recorded questions: earlier versions asked about one call at a time."""
         if not isinstance(action, a.AskApproval):
             return action
         following = self.recording.entries[self.recording.position :]
@@ -187,11 +186,11 @@ class _Player:
         await perform(action, log, services)
         last = self.recording.entries[self.recording.position - 1]
         if isinstance(last, ModelReplied):
-            # Price lists change; what was paid does not.
+            # Use the recorded cost: price lists change.
             log.state.cost_usd = before + last.cost_usd
 
     async def _delegate(self, action: a.Delegate, log: RunLog, services: Services) -> None:
-        """Replay a delegation from the record; no child run is started."""
+        """Replay a delegation from the recording; no child run is started."""
         has_child = False
         for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
             await log.record(build_intent(step, log, services))
@@ -225,7 +224,7 @@ class _Player:
         await self._record(entry if isinstance(entry, ContextDisclosed) else ContextDisclosed(), log)
 
     async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
-        """Run the steps from the record: files and links may have changed since."""
+        """Replay steps from the recording: files and links may have changed since."""
         entry = self.recording.peek()
         if isinstance(entry, ApprovalAsked) and entry.step_id in action.step_ids:
             await self._record(entry, log)
@@ -260,7 +259,7 @@ class _Player:
             else:
                 await self._give_results([step], log)
             return
-        # What was found after the kill is part of the world: the question, then the pause that goes with it.
+        # The state after the crash comes from outside: first the question, then its pause.
         await self._record(entry, log)
         await self._record_pause(log)
 
@@ -288,7 +287,7 @@ def _change_model(services: Services, changed: ModelChanged) -> Services:
 
 
 def _is_result(entry: Entry) -> TypeGuard[StepFinished | StepRetried]:
-    """Return True for a result; a blocked read-only attempt also ends its intent."""
+    """Return True for an entry that ends an intent: a result, or a blocked read-only attempt."""
     return isinstance(entry, StepFinished) or (isinstance(entry, StepRetried) and entry.wants_write)
 
 
@@ -297,7 +296,7 @@ def _awaited(step: Step) -> StepFinished:
 
 
 def _read_recorded_access(recording: Recording, state: RunState) -> frozenset[str]:
-    """Read the tools that were disabled then, whatever the file says now."""
+    """Return the tools that were disabled at the time of the recording."""
     entry = recording.peek()
     return frozenset(entry.disabled_tools) if isinstance(entry, ModelCallStarted) else state.disabled
 
@@ -338,7 +337,7 @@ class _RecordedProvider:
 
 
 class _RecordedFeatures:
-    """The endpoint's features as known then: whether the next recorded request asks for JSON."""
+    """The endpoint's features as recorded: the next recorded request shows whether tools were unsupported."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -385,7 +384,7 @@ class _RecordedSimilarities:
 
 
 class _RecordedFailure(CallFailed):
-    """A call that failed then fails again, at once and with the same message."""
+    """A recorded failure, raised again at once with the same message."""
 
     def __init__(self, failed: RunFailed) -> None:
         super().__init__(failed.message)

@@ -1,4 +1,4 @@
-"""Authority over a run: settings, model, code and limits since it was adopted or changed. Pure."""
+"""Authority over a run: its current settings, model, code and limits, after adoptions and changes. Pure."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -35,7 +35,7 @@ def find_authority(entries: Sequence[Entry]) -> RunStarted | None:
 
 
 def find_origin(entries: Sequence[Entry]) -> RunStarted | None:
-    """The start of the run, as it was or since it was last adopted; nothing without a beginning."""
+    """Return the run's start, with the settings of its last adoption; None without a start."""
     started = entries[0] if entries else None
     if not isinstance(started, RunStarted):
         return None
@@ -66,9 +66,9 @@ def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
 
 
 def invalidate_progress(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
-    """Invalidate approvals and progress from elsewhere: each step is asked about before it runs.
+    """Invalidate approvals and progress from another store: a user is asked before each step runs.
 
-    `answering` is the step whose question a user has not answered.
+    `answering` is a step with an open question; it stays as it is.
     """
     for step in steps:
         if step.phase != "finished" and step.delegated is None and step.step_id != answering:
@@ -91,7 +91,7 @@ def adopt(state: RunState, entry: RunAdopted) -> None:
 
 
 def _accept_code(state: RunState, entry: SkillCodeAccepted) -> None:
-    """Pin the run to these trees from here on."""
+    """Pin the run to the accepted code."""
     if state.started is None:
         raise IllegalTransition("Code is accepted for a run that never started")
     state.started = replace(state.started, pins={**state.started.pins, **entry.code})
@@ -101,7 +101,7 @@ def _change_model(state: RunState, entry: ModelChanged) -> None:
     if state.started is None:
         raise IllegalTransition("The model of a run changes that never started")
     state.started = change_model(state.started, entry)
-    # Another model has another window and another tokenizer.
+    # Another model has another context window and another tokenizer.
     state.prompt_limit, state.factor = None, 1.0
 
 
@@ -109,9 +109,9 @@ def reopen(
     state: RunState,
     entry: LimitsRaised | RunReopened | SkillCodeAccepted | ModelChanged | UndoStarted | UndoFinished,
 ) -> None:
-    """Raise limits, accept changed code, or revert the end, and nothing else: the history stays.
+    """Raise limits, change the model, accept changed code, or reopen the run. The history stays as it is.
 
-    Files that were restored are no concern of the run: it knows what it did.
+    An undo does not change the history either: the model only knows that it made the changes.
     """
     if isinstance(entry, UndoStarted | UndoFinished):
         state.undone += isinstance(entry, UndoStarted)
@@ -137,5 +137,5 @@ def reopen(
     state.reopened = state.failure.reason if state.failure is not None else ""
     state.failure, state.status, state.result, state.phase = None, "in_progress", "", state.failed_in
     if state.reply is not None and state.reply.shortfall is not None:
-        # The backbone had given up in this very reply: it is asked again.
+        # The offline provider gave up in this reply, so it is asked again.
         state.reply, state.decision, state.steps, state.phase = None, None, [], "CALL_LLM"

@@ -1,7 +1,4 @@
-"""Due hooks and the effect of their answers on a run. Pure: `decide` asks, `apply_hooks` folds.
-
-A run without hooks pays for one look at an empty tuple.
-"""
+"""Hooks that are due, and the effect of their answers on a run. Pure."""
 
 import json
 
@@ -13,10 +10,10 @@ from metier.engine.state.steps import Step, edit_arguments
 from metier.tools.hooks.definition import HookCommand, HookEvent, list_names, matches
 
 BLOCKED = "hook_blocked"
-"""Reason of a run that a hook kept from starting, or ended."""
+"""Failure reason of a run that a hook blocked or ended."""
 _TOLD_PAUSES = {"approval": "permission_prompt", "input": "elicitation_dialog", "in_doubt": "elicitation_dialog"}
 _SUBJECTS: dict[HookEvent, tuple[str, ...]] = {"SessionStart": ("startup",), "PreCompact": ("auto",)}
-"""Values that matchers of events without a tool are compared with."""
+"""Values for the matchers of events without a tool."""
 
 
 def list_hooks(state: RunState, event: HookEvent, subjects: tuple[str, ...] = ("",)) -> tuple[HookCommand, ...]:
@@ -27,7 +24,7 @@ def list_hooks(state: RunState, event: HookEvent, subjects: tuple[str, ...] = ("
 
 
 def list_due(state: RunState, action: a.RunHooks) -> tuple[HookCommand, ...]:
-    """List the hooks that an action runs, in the order in which they are written."""
+    """List the hooks that an action runs, in their order in the settings."""
     return list_hooks(state, action.event, _list_subjects(state, action))
 
 
@@ -68,7 +65,7 @@ def _find_notice(state: RunState) -> a.RunHooks | None:
 
 
 def _find_opening(state: RunState) -> a.RunHooks | None:
-    """Return the opening hooks: a session starts and a prompt is submitted once, by a user, not by delegation."""
+    """Return the hooks for the start of a session. Child runs have none: no user started them."""
     assert state.started is not None
     order = state.started.order
     if order is not None and (order.task_id or order.call or state.started.parent_run_id):
@@ -92,7 +89,7 @@ def _find_after(state: RunState) -> a.RunHooks | None:
 
 
 def find_before(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
-    """Return the action of hooks for a call that the rules do not deny, before it is made or asked about."""
+    """Return the hooks to run before a call, or the refusal of a hook that denied it."""
     if step.hooked is None:
         due = list_hooks(state, "PreToolUse", list_names(name_call(step.action)[0]))
         return a.RunHooks("PreToolUse", step.step_id) if due else None
@@ -100,7 +97,7 @@ def find_before(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None
 
 
 def find_permission(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
-    """Return the hooks to run before a user is asked."""
+    """Return the hooks to run before a user is asked, or the refusal of a hook that denied the call."""
     if step.permission is None:
         due = list_hooks(state, "PermissionRequest", list_names(name_call(step.action)[0]))
         return a.RunHooks("PermissionRequest", step.step_id) if due and step.phase != "asking" else None
@@ -135,7 +132,7 @@ def is_child(state: RunState) -> bool:
 
 
 def apply_hooks(state: RunState, entry: HooksRan) -> None:
-    """Fold the hooks' answers, except that to `Stop`, which gives the model another turn (`state.apply`)."""
+    """Fold the hooks' answers. A denied `Stop` is folded in `fold`, because it gives the model another turn."""
     memory = state.hooks
     memory.done.add(entry.event)
     if entry.decision == "stop":
@@ -162,7 +159,7 @@ def apply_hooks(state: RunState, entry: HooksRan) -> None:
 def _apply_before(step: Step, entry: HooksRan) -> None:
     step.hooked = entry
     if entry.updated_input is not None:
-        # What a user approved is no longer what would be done: they are asked again.
+        # The approved call has changed, so the user is asked again.
         step.is_edited_after_approval = step.phase == "approved" and step.asked is not None
         if step.is_edited_after_approval:
             step.phase = "pending"

@@ -1,6 +1,6 @@
-"""A run's state, folded from its journal. `apply` is the only thing that changes it; nothing here does I/O.
+"""The fold of a journal into a run's state. Only `apply` changes a state. Pure.
 
-A state belongs to the one loop that folds it, so entries change it in place: folding is linear in the journal.
+A state has one owner, so entries change it in place. That makes folding linear in the length of the journal.
 """
 
 import json
@@ -60,7 +60,7 @@ _ADDED_MESSAGE = "The user sent this message while you were working:"
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
 _NO_PROGRESS = (RunResumed, RunPaused, ModelCallStarted, StepStarted)
-"""Entries of intents: a driver that dies of the effect writes them again and again."""
+"""Entries that are no progress: a driver that dies during an effect writes them at every attempt."""
 
 
 def fold(run_id: str, entries: Iterable[Entry]) -> RunState:
@@ -77,7 +77,7 @@ def apply(state: RunState, entry: Entry) -> None:
     if not isinstance(entry, _NO_PROGRESS):
         state.attempts = state.deaths = 0
     match entry:
-        # Those of every turn first: they are looked for in this order.
+        # The most frequent entries first, because `match` tries the cases in order.
         case ModelCallStarted() | ModelReplied() | DecisionMade() | DecodeFailed():
             _apply_model(state, entry)
         case StepStarted() | StepFinished() | StepRetried() | FailureTold() | StepInDoubt() | DoubtResolved():
@@ -105,7 +105,7 @@ def _apply_run(state: RunState, entry: RunStarted | RunPaused | RunResumed | Run
             state.enter("LOAD_SKILL_CATALOG")
         case RunPaused():
             state.pause, state.hooks.is_notified = entry, False
-            state.deaths = 0  # its driver lived to say so
+            state.deaths = 0  # its driver was alive
             state.status = _STATUS_OF_PAUSE.get(entry.pause, "paused")
         case RunResumed():
             if state.pause is not None and state.pause.pause == "step_failed":
@@ -180,7 +180,7 @@ def _apply_model(state: RunState, entry: ModelCallStarted | ModelReplied | Decis
 
 
 def _forget(state: RunState, trims: tuple[Trim, ...]) -> None:
-    """Forget trimmed content: later requests omit it too, and reading it again is not a repetition."""
+    """Forget trimmed content: later requests omit it too, and reading it again does not count as a repeated call."""
     if not trims:
         return
     smaller = {trim.exchange for trim in trims if trim.what == "exchange"}
@@ -192,7 +192,7 @@ def _forget(state: RunState, trims: tuple[Trim, ...]) -> None:
     history = apply_trims(History(run=tuple(state.run), earlier=state.earlier), trims)
     state.run, state.earlier = list(history.run), history.earlier
     if smaller:
-        # Instructions of a folder that stood behind a result may have gone with it: they are told again.
+        # Trimmed results may have contained project instructions, so these are disclosed again.
         state.told_nearby.clear()
     gone = {trim.digest for trim in trims if trim.what == "piece"}
     state.pieces = [piece for piece in state.pieces if piece.digest not in gone]
@@ -204,7 +204,7 @@ def _count_usage(state: RunState, entry: ModelReplied) -> None:
     state.output_tokens += usage.output_tokens
     state.cost_usd += entry.cost_usd
     started = state.started
-    # Under the name that was asked for: vendors answer with dated names of the same model.
+    # Under the requested name: vendors answer with dated names of the same model.
     is_own = started is not None and started.provider == entry.reply.provider
     model = started.model if started is not None and is_own else entry.reply.model
     amounts = Amounts(
@@ -238,7 +238,7 @@ def _count_spent(state: RunState, spent: Spent | None) -> None:
 
 
 def _add_usage(state: RunState, model: str, amounts: Amounts, *, at: str = "") -> None:
-    """Add to the hour of the entry; an entry without a time counts for the hour of the one before it."""
+    """Add usage to the hour of the entry; an entry without a time belongs to the hour of the previous one."""
     if state.started is not None and state.seq <= state.started.forked_at:
         return
     last = next(reversed(state.usage), ("", "", ""))
@@ -256,7 +256,7 @@ def _plan_steps(state: RunState, entry: DecisionMade) -> None:
         for index, action in enumerate(actions, start=1)
     ]
     if entry.path in ("json", "repaired"):
-        # A decision in JSON names skill and files beside its actions; native calls fetch them as steps.
+        # A JSON decision names skill and files in fields of its own; native calls request them as steps.
         state.wanted = entry.decision.required_disclosure_paths
         skill = entry.decision.selected_skill
         if skill and skill != state.skill and not any(action.type == "call_skill" for action in actions):
@@ -289,7 +289,7 @@ def _apply_step(
         case StepRetried(wants_write=True):
             step.phase, step.needs_write = "pending", entry.reason
         case StepRetried():
-            # An approval is for one execution: what was asked about is asked about again.
+            # An approval is for one execution, so a retry needs another one.
             step.phase = "pending" if step.asked is not None else "approved"
             step.finished, step.failed_once = None, True
             state.enter("EXECUTE_STEP")
@@ -328,7 +328,7 @@ def _finish_step(state: RunState, step: Step, entry: StepFinished) -> None:
 
 
 def _tell_failure(state: RunState, step: Step, entry: FailureTold) -> None:
-    """Turn the failure into an ordinary result: the run continues, and the model chooses how."""
+    """Turn the failure into an ordinary result, so that the run continues and the model reacts to it."""
     assert step.finished is not None
     state.told_failures.add(build_identity(step.action))
     state.failed_skills.add(get_owner(step.action) or state.skill)
@@ -352,7 +352,7 @@ def _take_result(state: RunState, step: Step, entry: StepFinished) -> None:
 
 
 def _choose_skill(state: RunState, skill: str) -> None:
-    """Put the first skill in charge at once; a later one is a handoff, which is an entry of its own."""
+    """Put the first skill in charge at once. A later one needs a handoff, which has its own entry."""
     if state.skill:
         state.next_skill = skill
         return
@@ -393,7 +393,7 @@ def _apply_work(
 def _count_child(state: RunState, entry: ChildEnded) -> None:
     child = next(child for child in state.children if child.run_id == entry.child_run_id)
     child.status = entry.status
-    # A child that was reopened ends twice; each end tells of all that it spent.
+    # A reopened child ends twice, and each end has its total cost.
     before, child.ended = child.ended, entry
     state.cost_usd += entry.cost_usd - (before.cost_usd if before else 0.0)
     state.input_tokens += entry.input_tokens - (before.input_tokens if before else 0)
@@ -402,7 +402,7 @@ def _count_child(state: RunState, entry: ChildEnded) -> None:
     if step.action.type == "delegate" and not state.plan:
         state.delegated_turns += entry.turns - (before.turns if before else 0)
     if step.delegated is not None and step.delegated.order.call is not None:
-        # The skill that waited for another one is called again.
+        # The waiting skill is called again and gets the result.
         step.phase, step.delegated = "approved", None
 
 
@@ -420,7 +420,7 @@ def _apply_hooks(state: RunState, entry: HooksRan) -> None:
 
 
 def _answer_finish(state: RunState, text: str) -> None:
-    """Answer the result like a failed call and give the model another turn."""
+    """Answer `finish` like a failed call, and give the model another turn."""
     finish = next(step for step in state.steps if step.action.type == "finish")
     finish.phase = "finished"
     finish.finished = StepFinished(step_id=finish.step_id, status="failed", text=text, is_error=True)
@@ -472,7 +472,7 @@ def _apply_answer(
 
 
 def _add_message(state: RunState, entry: UserMessageAdded) -> None:
-    """Add a message of the user behind the results of the last turn, where the model reads it next."""
+    """Append a message of the user to the results of the last turn."""
     last = state.run[-1]
     message = user(f"{_ADDED_MESSAGE}\n\n{entry.text}")
     # `is_kept`: the budget may shorten the results of this turn, but never drops the turn with the message.
@@ -481,11 +481,11 @@ def _add_message(state: RunState, entry: UserMessageAdded) -> None:
 
 
 def _approve(step: Step, entry: ApprovalDecided) -> None:
-    """Record the approved state of the files: as shown, or for an edited call as they were when it was edited."""
+    """Set the approved state of the files: as shown, or for an edited call as of the edit."""
     if entry.edited_arguments is not None:
         step.action, step.edited = edit_arguments(step.action, entry.edited_arguments), entry.edited_arguments
         step.approved_base, step.approved_targets = entry.edited_base, entry.edited_leads_to
-        step.hooked = None  # hooks see every call as it will be made
+        step.hooked = None  # hooks must see the edited call
     elif step.asked is not None:
         step.approved_base, step.approved_targets = step.asked.base, step.asked.leads_to
 

@@ -1,6 +1,4 @@
-"""The phases of a run and their transitions, as data. A transition that is not in the table is a bug and raises.
-Pure.
-"""
+"""The phases of a run and their transitions, as a table. A transition that is not in it is a bug. Pure."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The state of a run, folded from its journal. `state.fold` changes it, entry by entry; nothing here does I/O."""
+"""The state of a run, folded from its journal. Only `state.fold` changes it. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -34,7 +34,7 @@ class Child:
     skill: str = ""
     """The skill of a run that only calls its code; empty for agents and tasks."""
     status: TaskState = "pending"
-    """`pending` until it ended: its own journal has the status until then."""
+    """`pending` until it has ended; before, only its own journal has the status."""
     ended: ChildEnded | None = None
     """Its latest end."""
 
@@ -58,13 +58,13 @@ class HookMemory:
     context: list[str] = field(default_factory=list[str])
     """Texts for the model in addition to the task."""
     blocked: HooksRan | None = None
-    """Set if hooks kept the run from starting, or ended it."""
+    """Set if hooks blocked the start of the run, or ended it."""
     is_notified: bool = False
     """Whether hooks were notified of the current pause."""
     is_asked_to_stop: bool = False
     """Whether `Stop` hooks answered for the current result."""
     blocks: int = 0
-    """Number of times a hook kept the run from finishing."""
+    """Number of times that a hook denied the run's end."""
 
 
 def write_tool_name(name: str, *, call_rules: int, is_json: bool) -> str:
@@ -94,7 +94,7 @@ class RunState:
     used_skills: list[str] = field(default_factory=list[str])
     pieces: list[DisclosedPiece] = field(default_factory=list[DisclosedPiece])
     wanted: tuple[str, ...] = ()
-    """Content that the last decision requested and that is not disclosed yet."""
+    """Content that the last decision requested and that has not been disclosed."""
     call: ModelCallStarted | None = None
     """A request without a recorded reply."""
     reply: ModelReply | None = None
@@ -107,18 +107,18 @@ class RunState:
     steps: list[Step] = field(default_factory=list[Step])
     """Steps of the current turn."""
     run: list[Exchange] = field(default_factory=list[Exchange])
-    """Completed turns, oldest first, as far as requests have room for them."""
+    """Completed turns that requests still contain, oldest first."""
     earlier: tuple[StepExecutionResult, ...] = ()
     """Steps of turns that requests no longer contain."""
     closed: int = 0
     """Number of completed turns, including those no longer in `run`."""
     lost: set[str] = field(default_factory=set[str])
-    """Content that earlier requests had and later ones omit, see `Exchange.asked`."""
+    """Content that requests no longer contain; see `Exchange.asked`."""
     new_pieces: frozenset[str] = frozenset()
     """Digests of the pieces that were disclosed since the last turn."""
     fell_back: bool = False
     failed_skills: set[str] = field(default_factory=set[str])
-    """Skills whose last work failed after the model read why."""
+    """Skills whose last step failed, as the model knows."""
     told_failures: set[str] = field(default_factory=set[str])
     """Calls whose failure the model has read; see `build_identity`. Another failure of the same call ends the run."""
     undone: int = 0
@@ -126,11 +126,11 @@ class RunState:
     told_nearby: dict[str, str] = field(default_factory=dict[str, str])
     """Files of project instructions that the model has read during the run, path → hash."""
     repeated: dict[str, int] = field(default_factory=dict[str, int])
-    """Number of times each identical call was made."""
+    """Number of calls by identity; see `build_identity`."""
     message_ids: set[str] = field(default_factory=set[str])
     """Messages that the user sent while the run was working, and that are part of it."""
     results: list[str] = field(default_factory=list[str])
-    """Results of succeeded steps in order, for the step that summarizes."""
+    """Results of succeeded steps, in order."""
     todo: tuple[PlanStep, ...] = ()
     """The model's plan, as it last wrote it."""
     pause: RunPaused | None = None
@@ -157,7 +157,7 @@ class RunState:
     reopened: str = ""
     """Reason of the failure before the run was reopened, until a model replies."""
     limits: Limits = field(default_factory=Limits)
-    """Current limits: those of the start, as raised by a user since."""
+    """Current limits, including those that a user raised."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
@@ -195,7 +195,7 @@ class RunState:
         return self.started.call_rules if self.started is not None else 1
 
     def write_tool_name(self, name: str) -> str:
-        """Return a tool's name as the model must write it now; the steps of a task are written by its author."""
+        """Return a tool's name as the model must write it; a planned run has no model, so it uses the own name."""
         return name if self.plan else write_tool_name(name, call_rules=self.call_rules, is_json=bool(self.is_json))
 
     @property
@@ -205,12 +205,12 @@ class RunState:
 
     @property
     def total_turns(self) -> int:
-        """Return its turns including those of its child runs, like tokens and cost."""
+        """Return the number of turns, including those of child runs."""
         return self.turn + sum(child.ended.turns for child in self.children if child.ended is not None)
 
     @property
     def needs_overview(self) -> bool:
-        """Return True if a skill is in charge and none of its content was shown yet."""
+        """Return True if the skill in charge has not been disclosed yet."""
         return bool(self.skill) and not any(p.skill == self.skill and p.stage == 1 for p in self.pieces)
 
     def enter(self, phase: Phase) -> None:

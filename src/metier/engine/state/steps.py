@@ -35,15 +35,14 @@ _ONE_OF_MANY = {
 
 
 def build_identity(action: ActionStep) -> str:
-    """Build the same identity for equal calls, whatever output the model expects."""
+    """Return the identity of a call. Equal calls have the same one, whatever output the model expects."""
     return json.dumps([action.type, action.params])
 
 
 def build_memory_key(action: ActionStep) -> str:
-    """Build the key for "always in this run": the tool, or for tools with many targets the one that was shown.
+    """Return what "always in this run" covers: the tool, or one target of a tool with many.
 
-    Of the shell one command, of scripts one script, of tasks and agents one of them, of pages those of one host; of
-    files that run by themselves one file.
+    That is one shell command, one script, one task, one agent, one web host, or one file that a program executes.
     """
     name, arguments = name_call(action)
     if name == SHELL:
@@ -92,12 +91,12 @@ class Step:
     denied: str = ""
     """The approver's reason for denying it."""
     is_foreign: bool = False
-    """Whether it was planned before the run came to this store: then a user is asked, regardless of the rules."""
+    """Whether it was planned in another store: then a user is asked, regardless of the rules."""
     may_be_done: bool = False
-    """Whether it was started before the run came to this store, which the question mentions."""
+    """Whether it was started in another store, which the question mentions."""
     failed_once: bool = False
     needs_write: str = ""
-    """The message with which it failed in the read-only sandbox; from then on a user decides."""
+    """The error in the read-only sandbox; if set, a user decides whether it gets write access."""
     asked: ApprovalAsked | None = None
     """The latest approval question."""
     times_asked: int = 0
@@ -119,7 +118,7 @@ class Step:
     notes: list[str] = field(default_factory=list[str])
     """Texts that hooks add to the result for the model."""
     delegated: ChildRequested | None = None
-    """The child run that does it, while it is running and afterwards."""
+    """The request for the child run that carries it out."""
 
 
 def read_plan(action: ActionStep) -> tuple[PlanStep, ...]:
@@ -154,7 +153,7 @@ def build_exchange(
 
 
 def _list_asked(action: ActionStep, skill: str) -> list[str]:
-    """List the contents that a call reads; a skill's files separately, so that each is recognized in later calls."""
+    """List the contents that a call reads. A skill's files are separate, so that each is recognized in other calls."""
     name, arguments = name_call(action)
     paths = arguments.get("paths")
     if name == READING_TOOL and isinstance(paths, list):
@@ -199,7 +198,7 @@ def _render_end(step: Step) -> tuple[str, bool]:
 
 
 def _render_text(step: Step, finished: StepFinished) -> str:
-    """Render a step's result, with a note if the executed call was not the model's, and the texts of hooks."""
+    """Render a step's result with the texts of hooks, and with a note if the approver edited the call."""
     text = "\n".join((finished.text, *step.notes)) if step.notes else finished.text
     if step.edited is None:
         return text
@@ -208,7 +207,7 @@ def _render_text(step: Step, finished: StepFinished) -> str:
 
 
 def _render_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list[Part]:
-    """Render results of a decision written as JSON, which has no calls to answer: each is a part of its own."""
+    """Render the results of a JSON decision, which has no calls to answer, as text parts."""
     lines = [
         f"Result of {name_call(step.action)[0]} ({step.step_id}):\n"
         + fence(_render_text(step, step.finished), tag=TOOL_OUTPUT)
