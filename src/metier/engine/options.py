@@ -20,65 +20,66 @@ class RuntimeOptions(Value):
     agent: str | None = Field(
         default=None,
         min_length=1,
-        description="The agent of this workspace that runs have unless they name one; the built-in one if unset.",
+        description="Default agent of runs in this workspace; the built-in one if unset.",
     )
     profile: Profile = Field(
         default="permissive",
-        description="What happens when no rule speaks: allow, ask, or ask and require a sandbox.",
+        description="Default when no rule matches: allow, ask, or ask and require a sandbox.",
     )
-    shell_linux: str = Field(
-        default="/bin/bash", min_length=1, description="The shell that runs commands on Linux and macOS."
-    )
-    shell_windows: str = Field(default="pwsh", min_length=1, description="The shell that runs commands on Windows.")
+    shell_linux: str = Field(default="/bin/bash", min_length=1, description="Shell for commands on Linux and macOS.")
+    shell_windows: str = Field(default="pwsh", min_length=1, description="Shell for commands on Windows.")
     timeout_seconds: float = Field(
         default=120,
         gt=0,
         allow_inf_nan=False,
-        description="How long one step may take before it is killed, in seconds.",
+        description="Time limit of one step, in seconds.",
     )
-    max_turns: int = Field(default=8, ge=1, description="How many turns a run may take before it fails.")
+    max_turns: int = Field(default=8, ge=1, description="Maximum number of turns of a run.")
     max_cost_usd: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="What a run may cost before it stops, in US dollars."
+        default=None, gt=0, allow_inf_nan=False, description="Maximum cost of a run, in US dollars."
     )
     on_limit: OnLimit = Field(
         default="fail",
         description=(
-            "What becomes of a run at its limit of turns, cost or time: it fails, or it waits (parks) until the limit "
-            "is raised with `agent resume`."
+            "At its limit of turns, cost or time a run either fails, or parks: it waits until the limit is raised "
+            "with `agent resume`."
         ),
     )
     max_llm_retries: int = Field(
-        default=3, ge=0, le=100, description="How often a request to a model is sent again after a transient failure."
+        default=3, ge=0, le=100, description="Maximum number of retries of a model request after transient failures."
     )
     retry_base_delay_seconds: float = Field(
-        default=1.0, ge=0, allow_inf_nan=False, description="The wait before the first retry, in seconds; it doubles."
+        default=1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds before the first retry; doubles with each retry.",
     )
     retry_max_delay_seconds: float = Field(
         default=8.0,
         ge=0,
         allow_inf_nan=False,
         validate_default=True,
-        description="The longest wait between two retries, in seconds.",
+        description="Maximum delay between two retries, in seconds.",
     )
     on_step_failure: StepFailurePolicy = Field(
         default="retry_once_then_fallback_then_abort",
-        description="What follows a failed step: a safe retry, the model or a fallback skill, the end of the run.",
+        description="Reaction to a failed step: one safe retry, fallback to the model or another skill, abort.",
     )
     max_delegation_depth: int = Field(
-        default=4, ge=0, le=32, description="How often work may be handed on from one agent or task to the next."
+        default=4, ge=0, le=32, description="Maximum depth of delegation between agents and tasks."
     )
     delegation_share: float = Field(
         default=0.75,
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="The part of what is left of turns, cost and time that delegated work may use up.",
+        description="Share of the remaining turns, cost and time that a child run may use.",
     )
     max_children_per_call: int = Field(
-        default=8, ge=1, le=64, description="How many child runs one call of `delegate` may start."
+        default=8, ge=1, le=64, description="Maximum number of child runs per call of `delegate`."
     )
     max_parallel_children: int = Field(
-        default=4, ge=1, le=64, description="How many child runs of one run are driven at the same time."
+        default=4, ge=1, le=64, description="Maximum number of concurrent child runs of a run."
     )
     approval_expiry_hours: float = Field(
         default=168,
@@ -91,7 +92,7 @@ class RuntimeOptions(Value):
         default=10,
         ge=0,
         allow_inf_nan=False,
-        description="How long child processes may take to end after a signal before they are killed, in seconds.",
+        description="Grace period of child processes after a signal before they are killed, in seconds.",
     )
 
     @field_validator("retry_max_delay_seconds")
