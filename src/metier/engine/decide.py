@@ -104,6 +104,7 @@ def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
     if state.repair is not None or state.call is not None:
         # The same turn again: a repair, or a request whose reply was not recorded before a crash.
         return a.CallModel(state.turn, repair=state.repair is not None)
+    # Turns of child runs count too; otherwise delegation would circumvent the limit.
     turns = state.turn + state.delegated_turns
     if turns >= limits.max_turns:
         message = f"The run took {turns} turns, which is the limit"
@@ -169,6 +170,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
 def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     """Start the child runs of one call or of adjacent calls, unless one of them must be refused or approved first."""
     siblings = _list_siblings(state, pending)
+    # The first one has been checked by `_start`.
     for number in range(1, len(siblings)):
         before = _get_before_start(state, siblings[number:], policy)
         if not isinstance(before, Verdict):
@@ -195,6 +197,7 @@ def _is_beside(state: RunState, first: Step, step: Step) -> bool:
 
 def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | Verdict:
     """Return the action before these steps (refusal, hook or question), or the verdict that lets them run."""
+    # Refusals come before hooks, and hooks before questions: nobody is asked about a call that cannot run.
     first = pending[0]
     if first.denied:
         tried = f"{WRITE_ACCESS}: {first.needs_write}. " if first.needs_write else ""
@@ -207,6 +210,7 @@ def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a
             verdict="allow",
             rule="max_repeated_calls",
         )
+    # The access file may have changed since the model was offered this tool.
     name, _ = name_call(first.action)
     if name in state.disabled:
         return a.RefuseStep(
@@ -313,6 +317,7 @@ def describe_disabled(name: str) -> str:
 def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdict: Verdict) -> a.RunSteps:
     """Run the first step together with the following ones that also only read and need no answer."""
     group, verdicts = [pending[0].step_id], [verdict]
+    # Only reads run concurrently: their order does not matter, and a crash may repeat them.
     if not verdict.read_only and policy.effect(pending[0].action) != "read":
         return a.RunSteps(tuple(group), tuple(verdicts))
     for step in pending[1:]:
@@ -340,6 +345,7 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
         file = state.plan[state.steps.index(failed)].file
         return a.StopAtStep(failed.step_id, f"Step {file!r} failed: {message}")
     was_told = build_identity(failed.action) in state.told_failures
+    # A failure that the model has already read ends the run, or the same call could fail in a loop.
     if "retry_once" in policy and failed.finished.retryable and not failed.failed_once and not was_told:
         return a.RetryStep(failed.step_id, failed.finished.error_type or "failed")
     if "fallback" in policy and not was_told and not is_planned(state):

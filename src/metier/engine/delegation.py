@@ -278,6 +278,7 @@ def share(state: RunState, *, among: int = 1) -> Limits:
     cost = None
     if limits.max_cost_usd is not None:
         cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share / among
+    # At least one turn, or the child could not answer; `find_refusal` rejects the call if none is left.
     return replace(limits, max_turns=max(1, int(turns)), max_cost_usd=cost, on_limit="fail")
 
 

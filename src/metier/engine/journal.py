@@ -80,6 +80,7 @@ class RunLog:
         processes drive the run, the second one fails here, before it has any effect. Raises `SeqTaken`, `LeaseLost`.
         """
         entries = tuple(self._set_time(entry) for entry in entries)
+        # `state.seq` already counts the inferred entries, because they are folded.
         stored = [*self._inferred, *store_entries(entries, after=self.state.seq)]
         if not stored:
             return
@@ -92,10 +93,13 @@ class RunLog:
             # The store has freed its reserved space, so the second try succeeds: a known result must not be lost.
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
             self.is_disk_full = True
+        # The time before the append: the store checked the lease at some point after it.
         self._held_at = asked_at
         self._inferred.clear()
         self._emit_pending()
         self._trace(*self._untraced, *entries)
+        # After the append: if that fails, the state must not be ahead of the journal. Events come last, because
+        # `open_log` emits the ones that are missing after a crash.
         for entry in entries:
             apply(self.state, entry)
             for payload in project(entry, self.state):
@@ -146,6 +150,7 @@ class RunLog:
 
     def emit(self, payload: Payload) -> None:
         """Emit an informational event, which changes nothing and is not in the journal."""
+        # Queue behind the events of inferred entries, so that the log keeps the order.
         if self._pending:
             self._pending.append(self._note(payload))
         else:
@@ -165,6 +170,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close the event log. Events of inferred entries that were never written are dropped."""
+        # Their entries are not in the journal: the next driver infers them again and emits the events.
         self._pending = [event for event in self._pending if not event.entry]
         self._emit_pending()
         self._writer.close()

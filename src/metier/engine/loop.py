@@ -23,7 +23,9 @@ from metier.store.failures import StoreFull
 from metier.telemetry.sinks import EventWriter
 
 LEASE_SECONDS = 15.0
+"""Time after which another process may take over a run whose driver is gone."""
 BEAT_SECONDS = 5.0
+"""Interval of renewals: two may fail before the lease expires."""
 _INSTANT_ACTIONS = (Decode, Proceed)
 """Actions that finish at once, so that they need no cancel scope."""
 
@@ -45,6 +47,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
             with nullcontext() if isinstance(action, _INSTANT_ACTIONS) else stopper.interruptible():
                 await perform(action, log, services)
         except StoreFull:
+            # Recorded entries are valid; the next driver continues after the last one.
             log.is_disk_full = True
     # Shielded: the entry that pauses or fails the run must be written even if this task is being cancelled.
     with anyio.CancelScope(shield=True):
@@ -120,6 +123,7 @@ async def hold_lease(
     """
     store = services.store
     lease = held or await store.take_lease(run_id, owner=services.owner, seconds=seconds)
+    # The same ratio for other lease times.
     every = seconds * BEAT_SECONDS / LEASE_SECONDS
     try:
         async with keep_renewed(lambda: store.renew_lease(lease, seconds=seconds), every_seconds=every):

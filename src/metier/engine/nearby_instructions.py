@@ -43,6 +43,7 @@ def add_nearby(
     """Return the results with new project instructions for their paths."""
     if nearby is None:
         return list(finished)
+    # A copy: the state only changes when the result is recorded.
     known = dict(log.state.told_nearby)
     by_id = {step.step_id: step for step in steps}
     return [_add(each, by_id[each.step_id], log, nearby=nearby, known=known) for each in finished]

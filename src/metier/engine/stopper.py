@@ -160,6 +160,7 @@ class Stopper:
 
     def _cancel_within(self, seconds: float) -> None:
         if self._scope is not None:
+            # Never later: a second request must not extend the grace period of the first.
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
 
     @contextmanager

@@ -280,6 +280,7 @@ class SpanFold:
     ) -> None:
         above = self._open.get(RUN)
         self._open[key] = _OpenSpan(
+            # Derived from the entry: an export that is repeated after a crash has the same span IDs.
             span_id=span_id or build_entry_id(self.run_id, self._seq),
             parent_id=(above.span_id if above else "") if parent_id is None else parent_id,
             began=self._now,

@@ -52,7 +52,7 @@ def _refuse_size(size: int) -> dict[str, Json]:
 
 
 def _save(reply: dict[str, Json], file: str, secret: str) -> None:
-    """Save the reply atomically before it is sent; see `saved_replies`."""
+    """Save the reply atomically before it is sent; see `capabilities.impl.process`."""
     if not file:
         return
     try:

@@ -79,6 +79,7 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
             )
             entries += [intent, refused]
             continue
+        # With the attempt: a retried step gets a new child, a step that is repeated after a crash the same one.
         child = build_child_id(intent.idempotency_key, intent.attempt)
         entries += [intent, ChildRequested(step_id=step.step_id, child_run_id=child, order=order)]
         children.append(child)

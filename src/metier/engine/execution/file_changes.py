@@ -68,6 +68,7 @@ async def list_changes(
         after = await run_sync(snapshots.take)
         found = await run_sync(snapshots.compare, name, after) if after != name else []
         for change in found:
+            # An undo restores the files from these blobs.
             for data in change.contents:
                 await store.put_blob(data)
         return [FileChange(path=each.path, before=each.before, after=each.after) for each in found]

@@ -51,10 +51,12 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
         result = redact(await services.hooks.run(hook, data), services) if services.hooks is not None else _refuse()
         ran = _add(ran, hook, result, command=redact(" ".join((hook.command, *(hook.args or ()))), services))
         if result.answer.updated_input is not None and action.event == "PreToolUse":
+            # Later hooks see the changed arguments, and the rules are applied to them afterwards.
             tool, _ = name_call(log.state.step(action.step_id).action)
             updated = result.answer.updated_input
             arguments = restore_arguments(tool, updated, before=arguments, workspace=services.workspace)
             ran = replace(ran, updated_input=arguments)
+        # The call is not made, so there is nothing to check for later hooks.
         if ran.decision in ("deny", "stop"):
             break
     await log.record(await _add_changes(ran, log.state, services), durable=True)

@@ -108,6 +108,8 @@ async def record_intents(
     if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
         spool = identify(services)
         intents = [intent if intent.effect in REPEATABLE else replace(intent, spool=spool) for intent in intents]
+    # Reads need no fsync: after a power cut they are repeated. Other effects need one before they start, so that the
+    # journal shows that they may have happened.
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -132,6 +134,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                     for index, step in enumerate(steps):
                         group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
+        # Shielded: without a recorded result, recovery would treat the steps as interrupted with unknown outcome.
         with anyio.CancelScope(shield=True):
             duration = round((services.clock.monotonic() - started) * 1000, 3)
             ended = [
@@ -274,6 +277,7 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
         name = "use_skill"
     events: list[Payload] = []
     started = services.clock.monotonic()
+    # Rules that were added after the start apply at once, even to approved calls.
     if denial := services.find_new_denial(step.action):
         result = ToolResult(ok=False, error=denial, meta={"code": "permission_denied"})
     elif name in control:
@@ -408,6 +412,7 @@ async def build_finished(
     text = _render_result(name, redacted, has_fields=isinstance(result.output, dict))
     kept = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
     is_cut = kept is not text
+    # The blob before the entry that refers to it.
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
     code = str(result.meta.get("code", "")) if not result.ok else ""
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
@@ -528,6 +533,7 @@ def _summarize_error(text: str) -> str:
     if len(text) <= SUMMARY_CHARACTERS:
         return text
     mark = "\n[…]\n"
+    # Errors have their reason at the end, so the end gets most of the space.
     head = SUMMARY_CHARACTERS // 5
     return text[:head] + mark + text[head + len(mark) - SUMMARY_CHARACTERS :]
 

@@ -115,6 +115,7 @@ async def _ask_once(
             failed = RunFailed(reason=refused.reason, message=refused.sentence)
         await log.record(failed)
         return
+    # The hash lets a replay prove that it composes the same request.
     fingerprint = services.cache.fingerprints.of(request)
     _emit_prompt_events(action.turn, fitted, fingerprint, log=log, services=services)
     intent = ModelCallStarted(
@@ -148,6 +149,7 @@ async def _ask_once(
         return
     _save_body(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
+    # Prices change, so the cost is recorded with the reply.
     price = reply_cost(reply, requested=request.model, facts=services.facts)
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
 
@@ -227,6 +229,7 @@ async def decode(log: RunLog, services: Services) -> None:
         return
     path = "repaired" if state.repair is not None and outcome.path == "json" else outcome.path
     rejected = tuple(_reject(no, state, services) for no in outcome.rejected)
+    # Inferred: decoding the recorded reply again gives the same decision.
     log.infer(DecisionMade(turn=state.turn, decision=outcome.decision, path=path, rejected=rejected))
 
 

@@ -87,6 +87,7 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
         cache=TurnCache(fingerprints=_RecordedFingerprints(recording)),
         recall_ranking=partial(_recall_ranking, recording),
     )
+    # Never checked: the recorded store has no leases.
     lease = Lease(run_id=run_id, owner=services.owner, token=0)
     log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
     try:

@@ -121,6 +121,7 @@ def _apply_run(state: RunState, entry: RunStarted | RunPaused | RunResumed | Run
             state.enter("DONE")
         case RunFailed():
             state.failure, state.status, state.pause = entry, entry.status, None
+            # A reopened run continues in this phase.
             state.failed_in = state.phase
             state.result = entry.result
             state.enter("ERROR")
@@ -367,6 +368,7 @@ def _apply_work(
     match entry:
         case TaskPlanned():
             state.plan = entry.steps
+            # The plan is turn 1: step IDs have the form `turn.number` in every run.
             state.steps = [
                 Step(f"1.{number}", ActionStep(type="delegate", params={"agent": step.agent, "task": step.file}))
                 for number, step in enumerate(entry.steps, start=1)
@@ -447,6 +449,7 @@ def _apply_answer(
             step.times_asked += 1
         case ApprovalDecided():
             step = state.step(entry.step_id)
+            # A denied step leaves `asking` too: `decide` refuses it with the reason in `denied`.
             step.phase, step.is_edited_after_approval = "approved", False
             if entry.decision != "approved":
                 step.denied = entry.reason or f"The approval was {entry.decision}"
@@ -456,6 +459,7 @@ def _apply_answer(
                 state.remembered.add(build_memory_key(step.action))
         case InputAsked():
             state.question = entry
+            # The step has started: it must not be chosen again before the answer.
             state.step(entry.step_id).phase = "running"
             _count_spent(state, entry.spent)
         case InputGiven():
@@ -492,6 +496,7 @@ def _approve(step: Step, entry: ApprovalDecided) -> None:
 
 def _close_turn(state: RunState) -> None:
     """Move the turn's messages and results into the history."""
+    # A planned run has no replies, and its steps stay in `steps`.
     if state.reply is None:
         return
     state.closed += 1
