@@ -26,7 +26,7 @@ from metier.extras import hint_extra
 from metier.programs.launcher import PROBE, run_program, use_own_program
 from metier.programs.search import build_trusted_environment, get_trusted_program
 from metier.providers.feature_support import list_unsupported
-from metier.routing.similar_opening import find_embeddings_fault
+from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, get_host_level, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host

@@ -10,9 +10,9 @@ from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.workspace_skills import cache_folder, open_active_catalog, open_catalog, open_places
 from metier.routing.catalog import open_index
+from metier.routing.embeddings import Surroundings, open_similarities
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
 from metier.routing.similar import FoundSimilar, Similarities
-from metier.routing.similar_opening import Surroundings, open_similarities
 from metier.routing.skill import SkillCandidate
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

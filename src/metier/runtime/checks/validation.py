@@ -40,7 +40,7 @@ from metier.definitions.workspace import Checked, Workspace, load_workspace, rea
 from metier.errors import ConfigError
 from metier.providers.model_names import is_allowed, parse_model_name
 from metier.providers.options import OFFLINE, ModelOptions
-from metier.routing.similar_opening import find_embeddings_fault
+from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.build import list_tools
 from metier.runtime.cleaning import load_host_config
 from metier.runtime.host import Host

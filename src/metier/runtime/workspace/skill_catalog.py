@@ -14,8 +14,8 @@ from metier.definitions.skills.scripts import discover_scripts, report_missing_s
 from metier.definitions.skills.sources import get_bundled_folder
 from metier.engine.skill_index import SkillIndex, build_skill_index
 from metier.errors import SkillNotFound
+from metier.routing.embeddings import Surroundings, open_similarities
 from metier.routing.prefilter import rank_request
-from metier.routing.similar_opening import Surroundings, open_similarities
 from metier.routing.skill import SkillCandidate
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host

@@ -1,21 +1,97 @@
-"""Similar skills by embeddings of a server or a local model. If that fails, skills are only ranked by words."""
+"""Search for similar skills by embeddings of a server or a local model, opened only if one is configured.
+
+If embeddings fail, skills are only ranked by words.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import batched
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 import anyio
 from anyio.to_thread import run_sync
 
+from metier.errors import ToolFailed
 from metier.routing.catalog import DescribedSkill
+from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.index import remove_exclusions
-from metier.routing.similar import DEPTH, EmbeddingsFailed, FoundSimilar, Similar
+from metier.routing.similar import DEPTH, EmbeddingsFailed, FoundSimilar, Similar, Similarities
 from metier.routing.vectors import Vector, VectorFile, name_text
+from metier.tools.web.url import check_domain, parse_url
 
-if TYPE_CHECKING:
-    from metier.routing.vectors import Vector
+
+class Surroundings(NamedTuple):
+    """Workspace, environment and cache folder of a run or command."""
+
+    workspace: Path
+    environ: Mapping[str, str]
+    cache_folder: Path
+
+
+def open_similarities(
+    skills: Iterable[DescribedSkill],
+    options: EmbeddingsOptions | None,
+    surroundings: Surroundings,
+    *,
+    allowed_domains: tuple[str, ...] = (),
+    denied_domains: tuple[str, ...] = (),
+) -> Similarities | None:
+    """Open the search for similar skills, or return None if no embeddings are configured.
+
+    Nothing is requested or read before the first search. The agent's domain rules also apply to the server.
+    """
+    if options is None or not options.is_on:
+        return None
+    if options.folder:
+        from metier.routing.static_model import FolderEmbeddings
+
+        workspace = surroundings.workspace
+        local = FolderEmbeddings(workspace / options.folder, workspace=workspace, seconds=options.timeout_seconds)
+        return EmbeddedSkills(skills, local, cache_folder=surroundings.cache_folder)
+    if fault := _find_server_fault(options, surroundings.environ):
+        return _Unavailable(fault.message)
+    try:
+        check_domain(parse_url(options.base_url), allowed=allowed_domains, denied=denied_domains)
+    except ToolFailed as error:
+        return _Unavailable(error.message)
+    from metier.routing.embedding_server import ServerEmbeddings
+
+    server = ServerEmbeddings(options, key=surroundings.environ.get(options.api_key_env, ""))
+    return EmbeddedSkills(skills, server, cache_folder=surroundings.cache_folder)
+
+
+def find_embeddings_fault(
+    options: EmbeddingsOptions, *, workspace: Path, environ: Mapping[str, str]
+) -> EmbeddingsFailed | None:
+    """Find a problem of the configured embeddings without asking the server; a local model is checked completely."""
+    if not options.folder:
+        return _find_server_fault(options, environ)
+    from metier.routing.static_model import load_model
+
+    try:
+        load_model(workspace / options.folder, workspace=workspace).table.check()
+    except EmbeddingsFailed as failed:
+        return failed
+    return None
+
+
+def _find_server_fault(options: EmbeddingsOptions, environ: Mapping[str, str]) -> EmbeddingsFailed | None:
+    name = options.api_key_env
+    if not name or environ.get(name, ""):
+        return None
+    return EmbeddingsFailed(f"Variable {name!r} is not set", hint=f'Set the key: export {name}="…"')
+
+
+class _Unavailable:
+    """A server that cannot be used, with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._found = FoundSimilar(failure=reason)
+
+    async def find(self, query: str) -> FoundSimilar:
+        del query
+        return self._found
 
 
 class Embedder(Protocol):
@@ -24,7 +100,7 @@ class Embedder(Protocol):
         """Identifies the model: vectors of different models can't be compared."""
         ...
 
-    async def embed(self, texts: Sequence[str]) -> "list[Vector | None]":
+    async def embed(self, texts: Sequence[str]) -> list[Vector | None]:
         """Embed texts as vectors of equal length; None for a text without known words. Raises `EmbeddingsFailed`."""
         ...
 
