@@ -79,7 +79,7 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
 
 def _columns(postings: Postings) -> Iterator[array[int] | array[float]]:
     yield postings.starts
-    yield array("I", postings.skills)
+    yield postings.skills
     yield postings.impacts
     yield postings.fields
     yield postings.rarities

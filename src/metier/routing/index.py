@@ -65,13 +65,11 @@ class Term(NamedTuple):
     meant: str
     light: bool
     """True for function words, which refine the order but select no skill."""
-    common: bool
-    """True if a large share of the skills has it."""
 
     def weigh(self, factor: float) -> "Term":
         """Return the term with its weight multiplied."""
         # `_replace` takes four times as long, and a request has dozens of terms.
-        return Term._make((self.key, self.weight * factor, self.word, self.meant, self.light, self.common))
+        return Term._make((self.key, self.weight * factor, self.word, self.meant, self.light))
 
 
 class Postings(Struct):
@@ -79,9 +77,7 @@ class Postings(Struct):
 
     starts: array[int] = msgspec.field(default_factory=lambda: array("I", [0]))
     """The start of each key's skills, and the end of the last."""
-    skills: list[int] | array[int] = msgspec.field(default_factory=list[int])
-    """A list after building, because it is searched faster. An array after loading from disk: most commands rank one
-    request, and converting it to a list takes longer."""
+    skills: array[int] = msgspec.field(default_factory=lambda: array("I"))
     impacts: array[float] = msgspec.field(default_factory=lambda: array("f"))
     fields: array[int] = msgspec.field(default_factory=lambda: array("B"))
     rarities: array[float] = msgspec.field(default_factory=lambda: array("f"))
@@ -113,7 +109,7 @@ class IndexTables(Struct, frozen=True):
     readings: dict[str, tuple[Term, ...]] = msgspec.field(default_factory=dict[str, tuple[Term, ...]])
     """Terms of the words of `forms`, filled on use."""
     rows: dict[int, array[float]] = msgspec.field(default_factory=dict[int, "array[float]"])
-    """Impacts of common and function words on every skill, filled on use."""
+    """Impacts of function words on every skill, filled on use."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -129,7 +125,7 @@ class IndexTables(Struct, frozen=True):
                     yield at
 
     def get_row(self, key: int) -> array[float]:
-        """Return the cached impacts of a common or function word on every skill."""
+        """Return the cached impacts of a function word on every skill."""
         row = self.rows.get(key)
         if row is None:
             row = array("f", bytes(4 * len(self)))
@@ -274,7 +270,6 @@ class _WordCounter:
         meta_drags = _compute_drags(self._meta_lengths, META_LENGTH_WEIGHT)
         name_drags = _compute_drags([len(name) for name in self._names], NAME_LENGTH_WEIGHT)
         postings = Postings()
-        skills: list[int] = []
         for key in range(len(self._vocabulary.words)):
             impacts = {skill: BODY_IMPACT * _saturate(times, body_drags[skill]) for skill, times in bodies.get(key, ())}
             fields = dict.fromkeys(impacts, BODY)
@@ -285,13 +280,12 @@ class _WordCounter:
                 impacts[skill] = impacts.get(skill, 0.0) + impact
                 fields[skill] = fields.get(skill, 0) | bits
             numbers = sorted(impacts)
-            skills += numbers
+            postings.skills.extend(numbers)
             postings.impacts.extend([impacts[skill] for skill in numbers])
             postings.fields.extend([fields[skill] for skill in numbers])
-            postings.starts.append(len(skills))
+            postings.starts.append(len(postings.skills))
             having = len(impacts) - (1 - BODY_ONLY_SHARE) * sum([bits == BODY for bits in fields.values()])
             postings.rarities.append(get_rarity(having, len(self._ids)) ** RARITY_POWER)
-        postings.skills = skills
         return postings
 
     def _build_pair_postings(self, pairs: Sequence[tuple[int, int]]) -> Postings:
@@ -300,7 +294,7 @@ class _WordCounter:
         skills = [*chain.from_iterable(owners)]
         return Postings(
             starts=array("I", accumulate(map(len, owners), initial=0)),
-            skills=skills,
+            skills=array("I", skills),
             impacts=array("f", [impacts[skill] for skill in skills]),
             rarities=array("f", [get_rarity(len(each), len(self._ids)) for each in owners]),
         )
