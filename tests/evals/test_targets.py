@@ -9,7 +9,7 @@ import pytest
 from metier.cli.main import run
 from metier.errors import UsageError
 from metier.evals.bench import write_files
-from metier.evals.history import build_page, load_results
+from metier.evals.eval_results import build_page, load_results
 
 SKILL = """---
 name: counter

@@ -13,9 +13,8 @@ from model_server import ModelServer, Reply, calls, says
 from run_workspace import GREET, QUICK, Workspace
 
 from metier.decisions import TaskState
-from metier.evals.eval_results import EvalResult, GradeRow
+from metier.evals.eval_results import EvalResult, GradeRow, save_result
 from metier.evals.eval_results import RunRow as EvalRow
-from metier.evals.history import save_result
 from metier.ids import format_run_id
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime

@@ -11,8 +11,7 @@ from model_server import ModelServer, running_model
 from run_workspace import Workspace
 from running_server import serving
 
-from metier.evals.eval_results import EvalResult, GradeRow, RunRow, Status
-from metier.evals.history import save_result
+from metier.evals.eval_results import EvalResult, GradeRow, RunRow, Status, save_result
 
 HOSTILE = "<script>alert(1)</script>"
 

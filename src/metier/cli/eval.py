@@ -21,12 +21,10 @@ from metier.definitions.problems import Problem
 from metier.errors import UsageError
 from metier.evals.backtest import KINDS, BacktestedRun, backtest_run, list_past_runs, parse_changes
 from metier.evals.bench import build_variants, get_commit
-from metier.evals.capture import Captured, capture_run
-from metier.evals.eval_results import EvalResult, Mode, RunRow
-from metier.evals.history import save_result
-from metier.evals.live_evals import FOLDER, Plan, load_plan, open_session, write_plan
+from metier.evals.eval_results import FOLDER, EvalResult, Mode, RunRow, save_result
+from metier.evals.live_evals import Plan, load_plan, open_session, write_plan
 from metier.evals.recorded_evals import ITSELF, replay_target
-from metier.evals.recordings import name_recording
+from metier.evals.recordings import Captured, capture_run, name_recording
 from metier.evals.report_formats import (
     build_benchmark,
     build_grading,

@@ -25,7 +25,7 @@ from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.evals.bench import FixedIds, Variant, build_bench, list_moved, open_bench
 from metier.evals.cases import EvalCase, Sentence
-from metier.evals.eval_results import RunRow
+from metier.evals.eval_results import FOLDER, RunRow
 from metier.evals.evaluation import begin_row, evaluate, open_evidence
 from metier.evals.model_judge import JudgeRun
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
@@ -46,8 +46,7 @@ from metier.values import Value
 
 _MIN_SHARE_USD = 1e-6
 
-FOLDER = "evals"
-PLAN, RESULT = "plan.json", "result.json"
+PLAN = "plan.json"
 BY = "eval"
 _MAX_ATTEMPTS = 100
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import UsageError
-from metier.evals.history import build_page, load_results
+from metier.evals.eval_results import build_page, load_results
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.spending import (
     MAX_GROUPS,
