@@ -22,7 +22,7 @@ from metier.store.contexts import (
     Redemption,
 )
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, StoreError, VersionConflictError
-from metier.testing.store_case import Case, Check, outcomes_of, refused
+from metier.testing.store_case import Case, outcomes_of, refused
 
 ODD: tuple[JsonValue, ...] = (
     None,
@@ -387,28 +387,3 @@ async def a_change_that_fails_leaves_nothing(case: Case) -> None:
     assert await case.second.contexts.list_events("c1") == []
     assert await case.second.contexts.list_facts("c1") == []
     assert await case.second.contexts.find_state("c1") is None
-
-
-CONTEXT_CHECKS: tuple[Check, ...] = (
-    a_state_comes_back_as_it_was_put,
-    a_state_is_replaced_only_where_it_is_the_expected_one,
-    of_many_that_replace_a_state_one_wins,
-    events_are_kept_in_order_and_bounded,
-    an_event_of_a_message_is_kept_once,
-    a_context_that_waits_keeps_the_events_and_facts_of_its_turn,
-    facts_are_replaced_removed_and_bounded,
-    a_fact_whose_time_is_over_is_not_read,
-    a_newer_summary_is_not_replaced_by_an_older_one,
-    a_message_is_done_once_and_its_result_is_kept,
-    a_message_of_a_worker_that_is_gone_is_taken_over,
-    a_claim_given_back_or_over_but_not_taken,
-    a_message_answered_under_the_lease_of_a_run_needs_no_claim,
-    of_many_that_bring_a_message_one_does_it,
-    a_token_is_redeemed_once,
-    a_token_of_a_context_that_ended_is_refused,
-    the_message_that_brought_a_token_may_bring_it_again,
-    of_many_that_redeem_a_token_one_goes_on,
-    a_context_is_listed_and_forgotten_whole,
-    names_and_values_that_no_store_takes_are_refused,
-    a_change_that_fails_leaves_nothing,
-)

@@ -7,26 +7,19 @@
 Each check gets two handles on one empty database. A failed check raises `AssertionError`.
 """
 
+import inspect
 from contextlib import AsyncExitStack
 
+from metier.testing import store_context_checks, store_queue_checks, store_run_checks
 from metier.testing.store_case import Case, Check, Subject
-from metier.testing.store_context_checks import CONTEXT_CHECKS
-from metier.testing.store_index_checks import INDEX_CHECKS
-from metier.testing.store_journal_checks import JOURNAL_CHECKS
-from metier.testing.store_outbox_checks import OUTBOX_CHECKS
-from metier.testing.store_queue_checks import QUEUE_CHECKS
-from metier.testing.store_schedule_checks import SCHEDULE_CHECKS
-from metier.testing.store_usage_checks import USAGE_CHECKS
 
-CHECKS: tuple[Check, ...] = (
-    *JOURNAL_CHECKS,
-    *INDEX_CHECKS,
-    *QUEUE_CHECKS,
-    *CONTEXT_CHECKS,
-    *SCHEDULE_CHECKS,
-    *OUTBOX_CHECKS,
-    *USAGE_CHECKS,
+CHECKS: tuple[Check, ...] = tuple(
+    check
+    for module in (store_run_checks, store_queue_checks, store_context_checks)
+    for name, check in vars(module).items()
+    if inspect.iscoroutinefunction(check) and check.__module__ == module.__name__ and not name.startswith("_")
 )
+"""Every public coroutine function of the modules, in the order of definition."""
 
 
 async def run_check(check: Check, subject: Subject) -> None:
