@@ -5,7 +5,6 @@ A step is done when its acceptance criteria are met: texts for the model to judg
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Self
@@ -20,8 +19,7 @@ from metier.definitions.text.front_matter import Document, load_document
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Plain, Scalar, Sequence, is_nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
+class Criterion(Struct, frozen=True, kw_only=True):
     """An acceptance criterion. Without `file` and `command` only the model can judge it."""
 
     text: str = ""

@@ -13,11 +13,11 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
@@ -80,8 +80,7 @@ class Outcome(Value):
     """Time from the start of the process to its first event."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineAhead:
+class MachineAhead(Struct, frozen=True):
     """This machine with its uptime shifted, as after a suspended process."""
 
     real: SystemMachine
@@ -224,8 +223,7 @@ def live_and_report(build: Build, order: Order) -> None:
     file.write_text(outcome.model_dump_json(), encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Life:
+class _Life(Struct, frozen=True, kw_only=True):
     """A forked process."""
 
     order: Order

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.testing.crash_child import OUTCOME, Order, Outcome
@@ -53,8 +54,7 @@ def read_effects(effects: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in effects.read_text(encoding="utf-8").splitlines()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """The outcome of the undisturbed run."""
 
     points: tuple[CrashPoint, ...]
@@ -64,8 +64,7 @@ class Baseline:
     artifacts: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashOutcome:
+class CrashOutcome(Struct, frozen=True, kw_only=True):
     """A kill and its consequences."""
 
     point: CrashPoint
@@ -76,8 +75,7 @@ class CrashOutcome:
     """Time until the run continued, not until it ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashReport:
+class CrashReport(Struct, frozen=True, kw_only=True):
     outcomes: tuple[CrashOutcome, ...]
 
     @property

@@ -13,11 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
@@ -40,8 +40,7 @@ _CHANGE = re.compile(r"^(?:WITH .*?\) )?(INSERT|UPDATE|DELETE)(?: OR \w+)?(?: IN
 _HASH = re.compile(r"[0-9a-f]{16,}")
 
 
-@dataclass(frozen=True, slots=True)
-class CrashPoint:
+class CrashPoint(Struct, frozen=True):
     """The `occurrence`-th time that a process reaches `name`."""
 
     name: str

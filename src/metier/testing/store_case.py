@@ -1,17 +1,16 @@
 """Fixtures for the store contract: the store under test, sample values, and assertions about errors."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import anyio
+from msgspec import Struct
 
 from metier.errors import MetierError
 from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """The store under test."""
 
     open: Callable[[], Awaitable[Store]]
@@ -23,8 +22,7 @@ class Subject:
     """Time before an unreferenced blob is deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """Two handles on an empty database, for a check."""
 
     first: Store
