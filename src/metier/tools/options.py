@@ -13,22 +13,20 @@ type CwdPolicy = Literal["workspace", "any"]
 class ShellOptions(Value):
     """Mode and limits of the shell tool."""
 
-    enabled: bool = Field(default=True, description="Whether the model is offered the shell tool at all.")
+    enabled: bool = Field(default=True, description="Offer the shell tool to models.")
     mode: ShellMode = Field(
         default="full",
-        description="Which commands run: none, those that begin with one of `allowed_prefixes`, or all.",
+        description="Commands to run: none, those that start with one of `allowed_prefixes`, or all.",
     )
-    timeout_ms: int = Field(
-        default=120_000, ge=1, description="How long a command may run before it is killed, in milliseconds."
-    )
+    timeout_ms: int = Field(default=120_000, ge=1, description="Time limit of a command, in milliseconds.")
     max_output_chars: int = Field(
-        default=30_000, ge=1, description="How much of a command's output the model reads, in characters."
+        default=30_000, ge=1, description="Maximum length of a command's output for the model, in characters."
     )
     allowed_prefixes: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="How a command must begin in `allowlist` mode, such as `git status`."
+        default=(), description="Required starts of commands in `allowlist` mode, such as `git status`."
     )
     cwd: CwdPolicy = Field(
-        default="workspace", description="Where a command may be started: in the workspace, or in any folder."
+        default="workspace", description="Allowed working folders of commands: those of the workspace, or any."
     )
 
 
@@ -41,33 +39,29 @@ class SandboxOptions(Value):
 
     use: SandboxUse = Field(
         default="auto",
-        description="Whether programs run in a sandbox: required in `strict`, used in `guarded` where bubblewrap "
-        "works, never in `permissive`; or not at all, or required in every profile.",
+        description="Sandbox for programs. `auto`: required in `strict`, used in `guarded` if bubblewrap works, unused in "
+        "`permissive`. `off`: never. `required`: in every profile.",
     )
     network: SandboxNetwork = Field(
         default="auto",
-        description="Whether programs in the sandbox reach the network: off in `strict` and on elsewhere; or as said.",
+        description="Network access in the sandbox. `auto`: off in `strict`, otherwise on.",
     )
     readable: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="Further paths that programs in the sandbox may read, such as `~/.rustup`; "
-        "one that is hidden otherwise, such as `tests/server.key`, too.",
+        description="Additional paths that programs in the sandbox may read, such as `~/.rustup`, "
+        "or a file that is otherwise hidden, such as `tests/server.key`.",
     )
     writable: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="Further paths that programs in the sandbox may write, such as `.git`; never the runs folder.",
+        description="Additional paths that programs in the sandbox may write, such as `.git`; never the runs folder.",
     )
-    cpu_seconds: int | None = Field(
-        default=600, ge=1, description="How much processor time one process of a program may use, in seconds."
-    )
-    memory_mb: int | None = Field(
-        default=4096, ge=16, description="How much memory one process of a program may have, in megabytes."
-    )
+    cpu_seconds: int | None = Field(default=600, ge=1, description="Maximum CPU time of one process, in seconds.")
+    memory_mb: int | None = Field(default=4096, ge=16, description="Maximum memory of one process, in megabytes.")
     processes: int | None = Field(
-        default=256, ge=1, description="How many processes a program may have at once; with more it is ended."
+        default=256, ge=1, description="Maximum number of processes of a program; if it exceeds this, it is killed."
     )
     file_size_mb: int | None = Field(
-        default=2048, ge=1, description="How large a file that a program writes may become, in megabytes."
+        default=2048, ge=1, description="Maximum size of a file that a program writes, in megabytes."
     )
 
 
@@ -75,31 +69,28 @@ BRAVE = "https://api.search.brave.com/res/v1/web/search"
 
 
 class WebSearchOptions(Value):
-    """Search engine for `WebSearch`; without one there is no such tool."""
+    """Search engine for `WebSearch`; the tool is only offered if one is configured."""
 
     backend: Literal["off", "searxng", "brave", "mcp"] = Field(
         default="off",
-        description=(
-            "What answers: a SearXNG server, Brave or a server with the same answers, a tool of an MCP server, or off: "
-            "no such tool."
-        ),
+        description="Search backend: a SearXNG server, Brave or a compatible server, an MCP tool, or off.",
     )
     mcp_tool: str = Field(
         default="",
-        description="The tool of an accepted MCP server that searches, as server/tool; needed for mcp.",
+        description="Search tool of an accepted MCP server, as server/tool; required for mcp.",
     )
     url: str = Field(
         default="",
-        description="The address of the search endpoint; needed for searxng, such as http://127.0.0.1:8888/search.",
+        description="URL of the search endpoint, such as http://127.0.0.1:8888/search; required for searxng.",
     )
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
-        default="BRAVE_API_KEY", description="The environment variable that holds the key of brave."
+        default="BRAVE_API_KEY", description="Environment variable with the Brave key."
     )
-    max_results: int = Field(default=8, ge=1, le=20, description="How many results the model gets at most.")
+    max_results: int = Field(default=8, ge=1, le=20, description="Maximum number of results.")
 
     @property
     def endpoint(self) -> str:
-        """Empty where nothing is configured."""
+        """Return the URL to search with; empty without a backend that has one."""
         if self.backend in ("off", "mcp"):
             return ""
         return self.url or (BRAVE if self.backend == "brave" else "")
@@ -115,30 +106,30 @@ class McpOptions(Value):
     file: str = Field(
         default=".agent/mcp.json",
         min_length=1,
-        description="The file that defines the servers, relative to the current directory.",
+        description="File that defines the servers, relative to the current directory.",
     )
     servers: ServersWord | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default="all", description="The servers of that file whose tools are offered: a list of names, all, or none."
+        default="all", description="Servers whose tools are offered: a list of names, all, or none."
     )
     trusted_servers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="Servers whose claim that a tool only reads is believed: `guarded` and `strict` do not ask then.",
+        description="Servers whose read-only hints are trusted: `guarded` and `strict` don't ask about these tools.",
     )
     outside_sandbox: OutsideWord | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default="auto",
         description=(
-            "The servers that run outside of the sandbox: all of them where no sandbox is required and none where one "
-            "is; or all, none, or a list of names."
+            "Servers that run outside the sandbox: all, none, or a list of names. `auto`: all if no sandbox is required, "
+            "otherwise none."
         ),
     )
     start_timeout_seconds: float = Field(
-        default=30, gt=0, allow_inf_nan=False, description="How long a server may take until it answers, in seconds."
+        default=30, gt=0, allow_inf_nan=False, description="Time limit for a server to start, in seconds."
     )
     call_timeout_seconds: float = Field(
-        default=60, gt=0, allow_inf_nan=False, description="How long a call of a server's tool may take, in seconds."
+        default=60, gt=0, allow_inf_nan=False, description="Time limit of a tool call, in seconds."
     )
     max_message_bytes: int = Field(
         default=4_194_304,
         ge=1024,
-        description="The longest message that is taken from a server, in bytes; one that sends more is ended.",
+        description="Maximum size of a server's message, in bytes; a server that sends more is stopped.",
     )
