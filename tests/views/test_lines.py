@@ -9,11 +9,18 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from metier.telemetry.sanitize import sanitize
-from metier.views.argument_line import build_line
-from metier.views.checklist import ChecklistItem, ItemState, render_checklist
+from metier.views.call_line import build_line
 from metier.views.closing import format_cost, format_seconds, format_tokens, render_closing
 from metier.views.diff import build_diff, build_step_diff, render_diff
-from metier.views.lines import render_agent_result, render_note, render_output, render_step
+from metier.views.lines import (
+    ChecklistItem,
+    ItemState,
+    render_agent_result,
+    render_checklist,
+    render_note,
+    render_output,
+    render_step,
+)
 from metier.views.markdown import render_markdown
 from metier.views.run_view import NoteView, RunView, StepState, StepView, Usage
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from importlib.util import find_spec
 
 import anyio
 from fastapi import FastAPI, Request
@@ -41,8 +42,8 @@ from metier.version import __version__
 
 logger = logging.getLogger("metier.server")
 
-_PROTOCOLS = ("metier.protocols.a2a.mount", "metier.protocols.mcp.mount")
-"""Modules with `mount`, imported by name: the server does not depend on other protocols."""
+_PROTOCOLS = {"a2a": "metier.protocols.a2a.mount", "mcp": "metier.protocols.mcp.mount"}
+"""Modules with `mount`, by the package of the extra that they need."""
 
 DESCRIPTION = (
     "Runs of one workspace: start, follow, answer, decide, cancel, export. Errors are RFC 9457 problems with the codes "
@@ -71,7 +72,9 @@ def create_app(config: ServerConfig) -> FastAPI:
     login.mount(app, state)
     decision_pages.mount(app, state)
     lifespans = [pages.mount(app, state)]
-    for name in _PROTOCOLS:
+    for package, name in _PROTOCOLS.items():
+        if find_spec(package) is None:
+            continue
         lifespan: Lifespan | None = importlib.import_module(name).mount(app, state)
         if lifespan is not None:
             lifespans.append(lifespan)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from rich.text import Text
 
 from metier.telemetry.sanitize import reveal, sanitize_line
-from metier.views.argument_line import build_line
+from metier.views.call_line import build_line
 from metier.views.diff import is_diff, render_diff
 
 MAX_LINES = 40

@@ -16,7 +16,7 @@ from metier.events.step import (
 )
 from metier.events.task import ChildRunFinished, ChildRunStarted
 from metier.telemetry.sanitize import sanitize
-from metier.views.argument_line import build_line, get_own_arguments
+from metier.views.call_line import build_line, get_own_arguments
 from metier.views.run_view import RunLimits, RunView, StepKind, StepView, Waiting
 
 _CONTROL = frozenset({"use_skill", "call_skill", "read_skill_files", "skill_search", "plan", "finish", "script_list"})

@@ -18,7 +18,6 @@ from metier.events.step import SkillStepExecuted
 from metier.providers.base import Delta
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
-from metier.views.checklist import list_checklist, render_checklist
 from metier.views.closing import render_closing
 from metier.views.diff import render_change
 from metier.views.fold import add_text, drop_text, fold, with_answer
@@ -26,8 +25,10 @@ from metier.views.lines import (
     EXCERPT_LINES,
     indent,
     is_counted,
+    list_checklist,
     render_agent,
     render_agent_result,
+    render_checklist,
     render_note,
     render_output,
     render_step,

@@ -25,7 +25,7 @@ from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
 from metier.tools.effects import REPEATABLE
 from metier.tools.process.spool import SpoolNote, get_identity, is_lost, read_spool, wait_until_released
-from metier.views.argument_line import build_line
+from metier.views.call_line import build_line
 
 _OUT_OF_SIGHT = (
     "it was begun on another machine, in another folder or in one that is gone; its end cannot be seen from here"

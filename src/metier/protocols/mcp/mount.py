@@ -1,16 +1,15 @@
-"""The server's mount point for MCP. Without the extra `mcp`, nothing is imported or mounted."""
+"""The server's mount point for MCP."""
 
-import importlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
+from metier.protocols.mcp.server import open_endpoint, open_http
 from metier.runtime.runs import Runtime
 
 logger = logging.getLogger("metier.protocols")
@@ -32,10 +31,8 @@ class MountingServer(Protocol):
     def base_path(self) -> str: ...
 
 
-def mount(app: Starlette, state: MountingServer) -> Callable[[], AbstractAsyncContextManager[None]] | None:
+def mount(app: Starlette, state: MountingServer) -> Callable[[], AbstractAsyncContextManager[None]]:
     """Mount the endpoint. The server's guard checks tokens and host names before it is called."""
-    if find_spec("mcp") is None:
-        return None
     endpoint = _Forward(state)
     app.router.routes.append(Route(PATH, endpoint=endpoint))
     return endpoint.serving
@@ -57,10 +54,9 @@ class _Forward:
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
-        server: Any = importlib.import_module("metier.protocols.mcp.server")
         async with (
-            server.open_endpoint(self._state.runtime, link=self._link, report=logger.warning) as endpoint,
-            server.open_http(endpoint, hosts=None) as self._app,
+            open_endpoint(self._state.runtime, link=self._link, report=logger.warning) as endpoint,
+            open_http(endpoint, hosts=None) as self._app,
         ):
             yield
 

@@ -14,7 +14,7 @@ from metier.store.base import RunRow
 from metier.telemetry.call_text import show_call
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import reveal
-from metier.views.call_words import describe_call
+from metier.views.call_line import describe_call
 from metier.views.form_fields import FormField, build_fields
 
 type Clean = Callable[[JsonValue], JsonValue]

@@ -31,7 +31,7 @@ from metier.store.usage import DayTotal, RunTime
 from metier.telemetry.call_text import show_call
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
-from metier.views.call_words import describe_call
+from metier.views.call_line import describe_call
 from metier.views.closing import format_cost, format_seconds, format_tokens
 from metier.views.page.environment import count
 from metier.views.run_view import Usage

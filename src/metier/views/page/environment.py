@@ -1,15 +1,18 @@
-"""The Jinja environment of every page: templates that the console and shared files use, and how values read.
+"""The Jinja environment of all pages, and a run as one HTML file.
 
-Text is escaped by default. Only `markdown` gives markup, and it writes that by an allowlist.
+Text is escaped by default. Only the filters `markdown` and `ticks` return markup.
 """
 
+import base64
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import cast
 
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from msgspec import Struct
 from pydantic import JsonValue
@@ -17,9 +20,12 @@ from pydantic import JsonValue
 from metier.telemetry.call_text import has_same_signs
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import reveal, sanitize
+from metier.version import __version__
 from metier.views.closing import format_cost, format_seconds, format_tokens, get_seconds
 from metier.views.diff import build_step_diff, parse_diff
 from metier.views.page.markdown_html import render_markdown_html
+from metier.views.run_view import RunView
+from metier.views.waterfall import build_waterfall
 
 FOLDER = Path(__file__).parent
 STYLE_FILE = FOLDER / "style.css"
@@ -149,3 +155,25 @@ def _get_status_kind(status: str) -> str:
 
 def _get_step_kind(state: str) -> str:
     return _STEP_KINDS.get(state, "bad")
+
+
+@cache
+def _open_template() -> Template:
+    return build_environment().get_template("share.html")
+
+
+def render_share(view: RunView, changes: Mapping[str, str] | None = None) -> str:
+    """Render a run as one HTML file without scripts or links to other files. `changes` are diffs by `run:step`.
+
+    The content security policy of the page blocks scripts and requests.
+    """
+    style = STYLE_FILE.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return _open_template().render(
+        view=view,
+        fall=build_waterfall(view),
+        changes=dict(changes or {}),
+        style=Markup(style),  # noqa: S704 - our own file
+        style_hash=f"sha256-{digest}",
+        version=__version__,
+    )

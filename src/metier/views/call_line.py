@@ -1,10 +1,7 @@
-"""The arguments of a call in one line that is safe to show. Pure.
-
-A user reads first what the call is about: the command, the path, the pattern, the question. The other arguments
-follow as `name=value`; long ones are cut.
-"""
+"""A tool call as one line of arguments or as one sentence, safe to show. Pure."""
 
 import json
+from collections.abc import Mapping
 
 from pydantic import JsonValue
 
@@ -69,3 +66,28 @@ def _show(value: JsonValue) -> str:
 
 def _clean(text: str) -> str:
     return sanitize_line(cut_end(text, _MOST))
+
+
+_SENTENCES = {
+    "Write": ("path", "This will write the file {}"),
+    "Edit": ("path", "This will change the file {}"),
+    "Read": ("path", "This will read the file {}"),
+    "Glob": ("pattern", "This will list files that fit {}"),
+    "Grep": ("pattern", "This will search files for {}"),
+    "Bash": ("command", "This will run: {}"),
+    "WebFetch": ("url", "This will fetch {}"),
+    "WebSearch": ("query", "This will search the web for {}"),
+    "delegate": ("agent", "This will hand work to the agent {}"),
+    "run_task": ("task", "This will run the task {}"),
+    "script_run": ("script_name", "This will run the script {} of a skill"),
+}
+_LONGEST = 200
+
+
+def describe_call(tool: str, arguments: Mapping[str, JsonValue]) -> str:
+    """A sentence that names the thing the call is about; the exact arguments are next to it."""
+    name, sentence = _SENTENCES.get(tool, ("", ""))
+    value = arguments.get(name)
+    if isinstance(value, str) and value.strip():
+        return sentence.format(one_line(sanitize_line(value), _LONGEST))
+    return f"This will call {sanitize_line(tool)}"
