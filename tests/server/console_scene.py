@@ -163,7 +163,7 @@ def run_rest(workspace: Workspace, model: ModelServer) -> dict[str, str]:
     workspace.agent("run", f"Find everything. {RIGHT_TO_LEFT} {LONG}", "-q")
     workspace.agent("schedule", "add", "nightly", "Sum up the day", "--cron", "0 6 * * *")
     workspace.agent("schedule", "add", "weekly-figures-of-every-region", LONG, "--every", "6h")
-    _keep_evals(workspace.folder)
+    keep_evals(workspace.folder)
     changed, parent, long_run = workspace.run_ids()[-3:]
     return {"RUN": run_ids[0], "FAILED": run_ids[3], "CHANGED": changed, "PARENT": parent, "LONG": long_run}
 
@@ -216,7 +216,7 @@ def fill_list(folder: Path, *, count: int, minutes: int = 5) -> None:
         pool.submit(anyio.run, fill).result()
 
 
-def _keep_evals(folder: Path) -> None:
+def keep_evals(folder: Path) -> None:
     missed = GradeRow(
         check="contains", text="contains: '2 files'", verdict="failed", evidence=f"{LONG} {RIGHT_TO_LEFT}"
     )

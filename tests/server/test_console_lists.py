@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from browser import CHROMIUM, PHONE, WAIT_MILLISECONDS, Scene, open_scene, running_browser, sign_in
-from console_scene import fill_list, run_everything, wait_for_approval
+from console_scene import fill_list, keep_evals, run_everything, wait_for_approval
 from model_server import ModelServer, says
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 from run_workspace import Workspace
@@ -24,6 +24,8 @@ def fill(workspace: Workspace, model: ModelServer) -> None:
     run_everything(workspace, model)
     wait_for_approval(workspace, model, task="Ask a second time")
     workspace.agent("schedule", "add", "nightly", "Sum up the day", "--cron", "0 6 * * *")
+    workspace.agent("schedule", "add", "report", "Sum up the week", "--every", "6h")
+    keep_evals(workspace.folder)
     fill_list(workspace.folder, count=40)
 
 
@@ -119,6 +121,25 @@ def test_selected_approvals_are_counted_in_a_bar_that_stays_in_view(page: Page, 
     expect(page.locator("article", has_text="Ask a second time")).to_have_count(0)
 
 
+def test_bar_for_selected_approvals_leaves_room_on_a_phone_until_one_is_selected(page: Page, scene: Scene) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{scene.server.url}/")
+    bar = page.locator("#many")
+
+    assert get_height(page, "#many") < 0.1 * 844
+    expect(bar.get_by_role("button", name="Approve selected")).to_be_hidden()
+    page.get_by_role("checkbox", name="Mark this approval").first.check()
+    expect(bar.get_by_role("button", name="Approve selected")).to_be_visible()
+    expect(bar).to_be_in_viewport(ratio=1)
+
+
+def test_bars_of_evals_have_the_colors_of_other_charts(page: Page, scene: Scene) -> None:
+    page.goto(f"{scene.server.url}/evals")
+    color = "element => getComputedStyle(element).fill"
+
+    assert page.locator(".spark rect:not(.base)").first.evaluate(color) != "rgb(0, 0, 0)"
+
+
 def test_decisions_are_listed_with_their_user_and_call(page: Page, scene: Scene) -> None:
     wait_for_approval(scene.workspace, scene.model, task="Audit this one")
     page.goto(f"{scene.server.url}/")
@@ -160,6 +181,12 @@ def test_a_schedule_is_added_with_local_times_and_removed(page: Page, scene: Sce
     expect(card.locator("dd time").first).to_have_text(re.compile("07:30$"))
     card.get_by_role("button", name="Remove").click()
     expect(page.locator("#schedule-morning")).to_have_count(0)
+
+
+def test_interval_of_a_schedule_is_shown_in_its_largest_unit(page: Page, scene: Scene) -> None:
+    page.goto(f"{scene.server.url}/schedules")
+
+    expect(page.locator("#schedule-report")).to_contain_text("every 6 h")
 
 
 def test_a_schedule_with_a_mistake_is_refused_with_the_reason(page: Page, scene: Scene) -> None:

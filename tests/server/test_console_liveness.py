@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -13,6 +16,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 from running_server import RunningServer, serving
 
+from agent_command import AGENT
 from metier.server.state import ServerState
 
 
@@ -84,6 +88,39 @@ def test_duration_of_a_run_without_a_driver_does_not_grow(workspace: Workspace, 
     assert len(times) == 1
 
 
+def test_step_of_a_killed_run_is_shown_as_interrupted_and_not_as_running(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(calls("Bash", command="touch started && sleep 600"))
+    command = [AGENT, "run", "Wait", "--profile", "permissive", "-q"]
+    process = subprocess.Popen(command, cwd=workspace.folder, stdin=subprocess.DEVNULL)
+    while not (workspace.folder / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    (run_id,) = workspace.run_ids()
+
+    with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
+        page = console.open(f"/runs/{run_id}")
+        detail = console.open(f"/runs/{run_id}/step?key=1.1")
+
+    assert 'data-status="interrupted"' in page
+    assert ">running<" not in page
+    assert ">interrupted</span>" in detail
+
+
+def test_health_counts_interrupted_runs_apart_from_runs_that_wait_for_a_worker(workspace: Workspace) -> None:
+    fill_list(workspace.folder, count=40)
+
+    with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
+        console.open("/health")
+        words = console.words()
+
+    assert "Waiting for a worker 0 " in words
+    assert re.search(r"Interrupted \d+ not in a queue", words)
+
+
 def read_time(page: str) -> str:
     (shown,) = re.findall(r"<dt>Time</dt><dd>(.*?)</dd>", page)
     return str(shown)
@@ -111,8 +148,9 @@ def test_metrics_have_the_age_of_the_oldest_waiting_run_and_counters_and_histogr
         run_id = start_run(server)
         while server.get(f"/api/v1/runs/{run_id}")["status"] != "completed":
             pass
-        # The driver writes the index before it closes the run's events.
-        while "metier_runs_ended_total{" not in (text := client.get("/api/v1/metrics").text):
+        # The driver writes the index first, then closes the run's events and adds its usage to the totals.
+        wanted = ("metier_runs_ended_total{", "metier_model_calls_total{")
+        while not all(name in (text := client.get("/api/v1/metrics").text) for name in wanted):
             pass
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 

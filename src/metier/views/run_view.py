@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.events.step import PlanStep
 from metier.events.task import TaskStepState
@@ -244,3 +245,12 @@ class RunView(Struct, frozen=True, kw_only=True):
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+def mark_interrupted(view: RunView) -> RunView:
+    """Return the view of a run whose driver is gone: the outcome of its running steps is unknown."""
+    items = tuple(
+        replace(item, state="in_doubt") if isinstance(item, StepView) and item.state == "running" else item
+        for item in view.items
+    )
+    return replace(view, items=items, children=tuple(mark_interrupted(child) for child in view.children))

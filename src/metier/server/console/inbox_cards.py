@@ -21,7 +21,7 @@ type Clean = Callable[[JsonValue], JsonValue]
 
 _LABELS: dict[WaitKind, tuple[str, str]] = {
     "input": ("A question", "question"),
-    "in_doubt": ("Did this step happen?", "in doubt"),
+    "in_doubt": ("Did this step happen?", "interrupted"),
     "step_failed": ("A step failed", "step failed"),
     "changed_code": ("Files of a skill changed", "changed files"),
     "limit": ("A limit is reached", "limit"),

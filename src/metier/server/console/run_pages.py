@@ -28,6 +28,7 @@ from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.console.run_tree import RunTree, TreeNode, build_tree, find_fork_point
 from metier.server.run_actions import RETRIABLE, fork, retry
 from metier.store.base import ENDED, RunRow
+from metier.views.run_view import RunView, mark_interrupted
 from metier.views.waterfall import build_waterfall
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -62,7 +63,7 @@ async def show_step(page: Here, name: str, key: str) -> Response:
     runtime = page.state.runtime
     row = await runtime.find(name)
     entries = await read_history(runtime, row.run_id)
-    tree = build_tree(build_waterfall(await read_run_view(runtime, row.run_id, entries=entries)), row.run_id)
+    tree = build_tree(build_waterfall(await _read_view(runtime, row, entries)), row.run_id)
     selected = tree.find(key)
     if selected is None:
         raise UsageError(f"Run {row.run_id!r} has no step {key[:80]!r}", hint="Open the run and choose a step")
@@ -82,7 +83,7 @@ async def _render_run(page: Page, name: str, template: str, *, step: str) -> Res
     runtime = page.state.runtime
     row = await runtime.find(name)
     entries = await read_history(runtime, row.run_id)  # once: reading a long journal is most of the cost of the page
-    view = await read_run_view(runtime, row.run_id, entries=entries)
+    view = await _read_view(runtime, row, entries)
     waits = await find_waiting_run(runtime, row)
     clean = build_host_cleaner(runtime.host).value
     has_moment = entries and template == "run.html"
@@ -108,6 +109,12 @@ async def _render_run(page: Page, name: str, template: str, *, step: str) -> Res
         moment=await read_moment(runtime, row.run_id, len(entries), entries=entries) if has_moment else None,
         details=await _read_details(page, row, tree, selected, entries) if selected is not None else None,
     )
+
+
+async def _read_view(runtime: Runtime, row: RunRow, entries: Sequence[Entry]) -> RunView:
+    """Read a view in which no step is running if no process drives the run."""
+    view = await read_run_view(runtime, row.run_id, entries=entries)
+    return mark_interrupted(view) if get_shown_status(row) in ("interrupted", "worker_lost") else view
 
 
 async def _read_details(

@@ -30,6 +30,7 @@ from metier.views.waterfall import build_waterfall
 FOLDER = Path(__file__).parent
 STYLE_FILE = FOLDER / "style.css"
 _MAX_LINES = 400
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 _STATUS_WORDS = {"input_required": "needs an answer", "in_progress": "running", "delegating": "waits for a child run"}
 _STATUS_KINDS = {
@@ -66,6 +67,7 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
         "tokens": format_tokens,
         "seconds": format_seconds,
         "duration": format_duration,
+        "interval": format_interval,
         "moment": format_moment,
         "minute": format_minute,
         "ticks": mark_code,
@@ -93,6 +95,12 @@ def count(number: int, noun: str, many: str = "") -> str:
 def format_duration(seconds: float) -> str:
     """`30 ms` where it is less than a second."""
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else format_seconds(seconds)
+
+
+def format_interval(seconds: float) -> str:
+    """`6 h`, `90 s`: in the largest unit that divides it."""
+    name, size = next((unit for unit in _UNITS if seconds % unit[1] == 0), _UNITS[-1])
+    return f"{seconds / size:g} {name}"
 
 
 def cut_long(text: str, most: int = 2_000) -> str:
