@@ -49,10 +49,10 @@ def test_a_prompt_shows_its_layers_and_where_the_cache_breaks(scene: Scene) -> N
     scene.console.open(f"/runs/{run_id}/prompt?turn=2")
     words = scene.console.words()
 
-    assert "byte for byte the same" in words
+    assert "exactly as sent" in words
     assert "The first byte that differs from turn 1" in words
     assert "can be cached" in words
-    assert "sent anew" in words
+    assert "not cached" in words
     assert 'class="broke"' in scene.console.page, "where the cache breaks is marked in the bar"
     assert re.search(r"tools [^$]*\$0\.000\d+", words), "each layer has a price"
 
@@ -163,7 +163,7 @@ def test_rules_that_cannot_be_used_are_refused_and_not_saved(scene: Scene) -> No
 def test_a_call_is_explained_with_what_every_scope_says(scene: Scene) -> None:
     scene.console.open('/policy?tool=Bash&arguments={"command": "git push"}')
 
-    assert "A person would be asked" in scene.console.words()
+    assert "Approval required" in scene.console.words()
 
 
 def test_costs_are_added_up_by_what_the_address_says(scene: Scene) -> None:
@@ -198,7 +198,7 @@ def test_health_names_the_process_that_drives_a_run_and_what_waits_in_a_queue(sc
 
 def test_health_names_the_mcp_servers_of_the_workspace_and_whether_they_are_accepted(scene: Scene) -> None:
     scene.console.open("/health")
-    assert "MCP servers This workspace names none." in scene.console.words()
+    assert "MCP servers None configured." in scene.console.words()
     file = scene.workspace.write(".mcp.json", '{"mcpServers": {"library": {"command": "library-server"}}}')
     scene.console.open("/health")
     file.unlink()

@@ -69,7 +69,7 @@ def test_a_model_call_opens_its_whole_request_and_its_whole_reply(scene: Scene) 
     page = scene.console.open(f"/runs/{scene.written}/calls/1")
     request, reply = (json.loads(text) for text in read_boxes(page))
 
-    assert "byte for byte what was sent" in scene.console.words()
+    assert "exactly as sent" in scene.console.words()
     assert "Write the week" in json.dumps(request["messages"])
     assert {tool["name"] for tool in request["tools"]} >= {"Write", "Read"}
     assert reply["parts"][-1]["arguments"]["path"] == "notes/week.md"
@@ -142,7 +142,7 @@ def test_a_run_is_replayed_and_found_equal_or_shown_where_it_first_differs(scene
     scene.console.open(f"/runs/{scene.written}")
     assert f'href="/runs/{scene.written}/replay"' in scene.console.page
     scene.console.open(f"/runs/{scene.written}/replay")
-    assert "Equal." in scene.console.words()
+    assert "Replay matches." in scene.console.words()
     assert "nothing was run" in scene.console.words()
 
     skill = scene.workspace.folder / "skills/greeter/SKILL.md"
@@ -152,10 +152,10 @@ def test_a_run_is_replayed_and_found_equal_or_shown_where_it_first_differs(scene
     words = scene.console.words()
     skill.write_text(before)
 
-    assert "It differs at entry" in words
+    assert "The replay differs at entry" in words
     assert "Recorded" in words
     assert "skill:greeter" in words
-    assert "Equal." in (scene.console.open(f"/runs/{scene.written}/replay") and scene.console.words())
+    assert "Replay matches." in (scene.console.open(f"/runs/{scene.written}/replay") and scene.console.words())
 
 
 def test_undo_shows_what_it_would_change_and_which_file_changed_since_and_puts_back_what_is_wanted(

@@ -1,4 +1,4 @@
-"""The application: the API, the pages and the doors over one opened runtime, behind one guard."""
+"""The application: API, console and protocols over one runtime, behind one guard."""
 
 import importlib
 import logging
@@ -28,9 +28,9 @@ from metier.server.api import routes
 from metier.server.console import pages
 from metier.server.console.rendering import render_error
 from metier.server.feed import Feed
-from metier.server.idempotency import forget_old_keys
+from metier.server.idempotency import delete_old_keys
 from metier.server.metrics import MetricsMiddleware, ServerMetrics
-from metier.server.plain_page import is_for_person, render_problem_page
+from metier.server.plain_page import is_page_request, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.security.guard import Access, Guard, build_access_limits
 from metier.server.security.hosts import build_allowed
@@ -52,7 +52,7 @@ DESCRIPTION = (
 
 
 def create_app(config: ServerConfig) -> FastAPI:
-    """The application of one server process; its runtime opens when it starts. Raises `UsageError`, `ConfigError`."""
+    """Build the application of a server process. Its runtime opens on startup. Raises `UsageError`, `ConfigError`."""
     host = config.open().host
     state = build_state(config, host)
     app = FastAPI(
@@ -67,7 +67,7 @@ def create_app(config: ServerConfig) -> FastAPI:
     )
     routes.describe_security(app, cookie=state.access.cookie)
     app.state.server = state
-    # Of two routes for one path, the one that was mounted first answers.
+    # If two routes match a path, the first one answers.
     routes.mount(app, state)
     login.mount(app, state)
     decision_pages.mount(app, state)
@@ -92,7 +92,7 @@ def build_state(config: ServerConfig, host: Host) -> ServerState:
     options = host.settings.server
     users = build_users(token=config.token, owner=config.owner, entries=options.users)
     requests, failures = build_access_limits(options.requests_per_minute, host.clock)
-    # As on the command line: names such as `token` do not count, because an answer may hold one for its reader.
+    # As on the command line, fields named like `token` are not redacted: some responses contain one for the caller.
     redactor = build_redactor(values=list_host_secrets(host), generic_names=False, random_words=False)
     access = Access(
         users=users,
@@ -111,16 +111,16 @@ def build_state(config: ServerConfig, host: Host) -> ServerState:
 
 @asynccontextmanager
 async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGenerator[None]:
-    """Open the runtime and drive runs until the server stops; then hand them back, for another process to continue."""
-    ears = _Ears(state.metrics)
+    """Open the runtime and drive runs until the server stops. Then release them, so that another process continues."""
+    server_sink = _ServerSink(state.metrics)
     with unwrapped(), using_plugins(state.host, report=logger.warning) as extended:
-        host = replace(extended, sinks=(*extended.sinks, ears))
+        host = replace(extended, sinks=(*extended.sinks, server_sink))
         async with open_runtime(host) as runtime, anyio.create_task_group() as followers:
             slots = state.options.concurrency
             pool = RunPool(Job(host=host, report=logger.info), runtime, slots) if slots else None
-            ears.feed = feed = Feed(runtime, followers, most=state.options.max_watchers)
-            state.begin(runtime, pool, feed)
-            followers.start_soon(_keep_tidy, state)
+            server_sink.feed = feed = Feed(runtime, followers, most=state.options.max_watchers)
+            state.open(runtime, pool, feed)
+            followers.start_soon(_delete_old_keys, state)
             followers.start_soon(_count_old_runs, state)
             async with AsyncExitStack() as stack:
                 for lifespan in lifespans:
@@ -135,21 +135,24 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
             followers.cancel_scope.cancel()
 
 
-async def _keep_tidy(state: ServerState) -> None:
+async def _delete_old_keys(state: ServerState) -> None:
     while True:
         with suppress(StoreError):
-            await forget_old_keys(state)
+            await delete_old_keys(state)
         await anyio.sleep(3600)
 
 
 async def _count_old_runs(state: ServerState) -> None:
-    """Runs of earlier versions join the totals of the cost page while the server already serves."""
+    """Add runs of earlier versions to the totals of the cost page. It can take long, so the server already serves."""
     with suppress(StoreError):
         await record_old_runs(state.runtime)
 
 
-class _Ears(Struct):
-    """Hears the events of runs that this process drives; made before the feed, because the runtime needs it first."""
+class _ServerSink(Struct):
+    """Passes events of runs that this process drives to metrics and feed.
+
+    The runtime needs the sink before the feed exists, and the feed needs the runtime.
+    """
 
     metrics: ServerMetrics
     feed: Feed | None = None
@@ -169,7 +172,7 @@ async def _answer_known(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
-    """Answer errors of the framework itself: an unknown path or method."""
+    """Answer errors of the framework: an unknown path or method."""
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_long"}.get(
         error.status_code, f"http_{error.status_code}"
@@ -181,8 +184,8 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-    problem = HttpProblem(422, "request_invalid", "; ".join(wrong)[:2000], hint="/api/openapi.json has the schema")
+    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    problem = HttpProblem(422, "request_invalid", "; ".join(problems)[:2000], hint="/api/openapi.json has the schema")
     return await _answer(request, problem)
 
 
@@ -192,17 +195,17 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
         500, "unexpected", f"Unexpected {type(error).__name__}", hint="The log of the server has the details"
     )
     document = describe_problem(problem, get_state(request).redactor)
-    if not is_for_person(request.url.path, request.headers.get("accept", "")):
+    if not is_page_request(request.url.path, request.headers.get("accept", "")):
         return render_problem(document)
-    # This is answered around the guard, which would have added its own policy.
+    # This response bypasses the guard, which adds the policy to all others.
     policy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; frame-ancestors 'none'"
-    closed = {"content-security-policy": policy}
-    return render_problem_page(document, nonce="", base=get_state(request).base_path, headers=closed)
+    headers = {"content-security-policy": policy}
+    return render_problem_page(document, nonce="", base=get_state(request).base_path, headers=headers)
 
 
 async def _answer(request: Request, error: MetierError, *, headers: dict[str, str] | None = None) -> Response:
-    """A page for a user who is signed in, a problem document for a program."""
+    """Answer a signed-in user with a page and a program with a problem document."""
     state = get_state(request)
     problem = describe_problem(error, state.redactor)
-    has_page = request.state.user is not None and is_for_person(request.url.path, request.headers.get("accept", ""))
+    has_page = request.state.user is not None and is_page_request(request.url.path, request.headers.get("accept", ""))
     return await render_error(request, problem) if has_page else render_problem(problem, headers=headers)

@@ -1,4 +1,4 @@
-"""`agent serve`: the HTTP API and the web console of this workspace, until it is stopped."""
+"""`agent serve`: serve the HTTP API and the web console of this workspace."""
 
 import importlib
 import json
@@ -33,7 +33,7 @@ from metier.settings.sections import ServerOptions
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 SECRET_VARIABLE = "AGENT_SERVER_SECRET"  # noqa: S105 - the name of the variable
-_SHORTEST_SECRET = 32
+_MIN_SECRET_LENGTH = 32
 
 
 @app.command()
@@ -104,7 +104,7 @@ def _build_url(options: ServerOptions, port: int) -> str:
 def _build_announcement(
     server_config: ServerConfig, url: str, token_file: Path, *, as_json: bool
 ) -> Callable[[], None]:
-    """Said when the server listens. The link is for a user: it signs a browser in, once."""
+    """Return the function that prints the server's address, with a link that signs a browser in once."""
 
     def announce() -> None:
         if as_json:
@@ -120,7 +120,7 @@ def _build_announcement(
 
 
 def _check_open(options: ServerOptions) -> None:
-    """Raises `UsageError` for a server that others could reach and that is not prepared for it."""
+    """Raises `UsageError` if other machines can reach the server and it has no allowed hosts or users."""
     if is_loopback(options.host):
         return
     if not options.allowed_hosts:
@@ -141,7 +141,7 @@ def _check_extra() -> None:
 
 
 def _listen(options: ServerOptions) -> socket.socket:
-    """Raises `UsageError` where the address is taken or not of this machine."""
+    """Open the socket. Raises `UsageError` if the address is in use or belongs to another machine."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,11 +159,11 @@ def _listen(options: ServerOptions) -> socket.socket:
 
 
 def _get_key() -> bytes:
-    """Servers behind one name share the key of sessions. Raises `UsageError` for one that is too short."""
+    """Return the key that signs sessions. Servers behind one host name share it. Raises `UsageError` if too short."""
     given = os.environ.get(SECRET_VARIABLE, "").strip()
-    if given and len(given) < _SHORTEST_SECRET:
+    if given and len(given) < _MIN_SECRET_LENGTH:
         raise UsageError(
-            f"{SECRET_VARIABLE} is shorter than {_SHORTEST_SECRET} characters",
+            f"{SECRET_VARIABLE} is shorter than {_MIN_SECRET_LENGTH} characters",
             hint="Make one with `python3 -c 'import secrets; print(secrets.token_hex(32))'`",
         )
     return given.encode() or secrets.token_bytes(32)

@@ -1,4 +1,4 @@
-"""`/decide/WORD`: one approval, shown and decided by the link of a message, without signing in."""
+"""`/decide/WORD`: show and decide one approval through the link of a notification, without signing in."""
 
 from html import escape
 from typing import Annotated, cast
@@ -21,24 +21,24 @@ router = APIRouter(prefix=PATH, include_in_schema=False)
 
 type Word = Annotated[str, Path(max_length=100)]
 
-_GONE = "This link was used already, or is too old."
+_GONE = "This link was already used or has expired."
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
     app.include_router(router)
-    # The link is the credential: it gives one decision and nothing to read beside it.
+    # The link is the credential. It grants one decision and access to nothing else.
     state.access.public.add(PATH)
 
 
 @router.get("/{word}")
 async def show(request: Request, state: State, word: Word) -> Response:
-    """Looking does not use the link: programs that preview links look too."""
+    """Show the approval. This does not use up the link, because chat programs fetch links for a preview."""
     right = _get_links(state).find(word)
     if right is None:
-        return _refuse(request, state)
+        return _render_unknown(request, state)
     question = await state.runtime.approvals.get(right.approval_id)
     if question.row.status != "open":
-        return _tell_closed(request, state, question)
+        return _render_closed(request, state, question)
     content = await _render(request, state, question, right)
     return render_plain_page("Approval", content, nonce=get_nonce(request), base=state.base_path, is_wide=True)
 
@@ -56,17 +56,17 @@ async def decide_by_link(
         raise HttpProblem(422, "wrong_decision", "This is no decision", hint="Approve or deny")
     right = _get_links(state).find(word)
     if right is None:
-        return _refuse(request, state)
+        return _render_unknown(request, state)
     question = await state.runtime.approvals.get(right.approval_id)
     try:
         await decide(state, question, Reply(decision=decision, by=right.decider, reason=reason), seen=seen)
     except ApprovalClosed:
-        return _tell_closed(request, state, await state.runtime.approvals.get(right.approval_id))
-    # Of two that use it at once one decides; one that was refused can still be used to deny.
+        return _render_closed(request, state, await state.runtime.approvals.get(right.approval_id))
+    # Only after the decision counted: a link whose approval was refused can still be used to deny.
     _get_links(state).redeem(word)
     done = "Approved" if decision == "approved" else "Denied"
-    said = '<p class="notice ok" role="status">The run continues. You can close this page.</p>'
-    return render_plain_page(done, said, nonce=get_nonce(request), base=state.base_path)
+    content = '<p class="notice ok" role="status">The run continues. You can close this page.</p>'
+    return render_plain_page(done, content, nonce=get_nonce(request), base=state.base_path)
 
 
 def _get_links(state: ServerState) -> DecisionLinks:
@@ -84,18 +84,18 @@ async def _render(request: Request, state: ServerState, question: ApprovalQuesti
         clean=build_host_cleaner(state.host).value,
         redactor=build_host_redactor(state.host),
     )
-    environment = cast("Environment", request.app.state.console)  # put there by `console.pages.mount`
+    environment = cast("Environment", request.app.state.console)  # set by `console.pages.mount`
     return environment.get_template("decision.html").render(card=card, decider=right.decider)
 
 
-def _tell_closed(request: Request, state: ServerState, question: ApprovalQuestion) -> Response:
+def _render_closed(request: Request, state: ServerState, question: ApprovalQuestion) -> Response:
     row = question.row
-    said = f"<p>It is {escape(row.status)}, by {escape(row.decided_by or 'nothing but time')}.</p>"
-    return render_plain_page("Decided already", said, nonce=get_nonce(request), base=state.base_path, status=409)
+    content = f"<p>It is {escape(row.status)}, by {escape(row.decided_by or 'nothing but time')}.</p>"
+    return render_plain_page("Decided already", content, nonce=get_nonce(request), base=state.base_path, status=409)
 
 
-def _refuse(request: Request, state: ServerState) -> Response:
-    """Raises `HttpProblem` where too many wrong words came from one address."""
+def _render_unknown(request: Request, state: ServerState) -> Response:
+    """Return the page for an unknown link. Raises `HttpProblem` after too many from one address."""
     if state.access.failures.take(request.client.host if request.client else "unknown"):
         raise HttpProblem(429, "too_many_requests", "Too many links that are not good", hint="Wait a minute")
     return render_plain_page(

@@ -1,10 +1,10 @@
-"""Events on their way to watchers: one follower for each run that is watched, however many watch it.
+"""Event streams: one follower for each watched run, no matter how many clients watch it.
 
-A watcher has a short queue of texts that all watchers share. One that does not keep up is told to come again: it names
-the last event it got, and everything behind that is read from the log. So nothing is kept for the slow.
+Each watcher has a short queue; the rendered events are shared. A watcher that falls behind is disconnected. When it
+reconnects, it names its last event and gets the rest from the event log: slow clients cost the server no memory.
 
-An event is named by its place: the journal entry it tells of, which of that entry's events it is, and how many events
-of no entry came since. Log and journal give the same names, on every machine.
+The ID of an event is its position: its journal entry, its index among the events of that entry, and the number of
+events without an entry since then. Event log and journal yield the same IDs on every machine.
 """
 
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ from metier.server.problems import HttpProblem
 QUEUE = 512
 """Maximum number of events that a watcher may be behind."""
 REST_SECONDS = 1.0
-"""Interval of checking a run that no process drives."""
+"""Interval of checks of a run that no process drives."""
 
 
 class Place(NamedTuple):
@@ -41,69 +41,69 @@ class Place(NamedTuple):
         return ".".join(map(str, self))
 
     def step(self, record: EventRecord) -> "Place":
-        """The place of the record that comes next."""
+        """Return the position of the next record."""
         if not record.entry:
             return Place(self.entry, self.nth, self.after + 1)
         return Place(record.entry, self.nth + 1 if record.entry == self.entry else 1)
 
 
 def parse_place(text: str) -> Place | None:
-    """None for what `render` did not write."""
+    """Parse the result of `Place.render`. Returns None for other text."""
     numbers = text.strip().split(".")
     if len(numbers) != 3 or not all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers):
         return None
     return Place(*map(int, numbers))
 
 
-class Told(NamedTuple):
-    """One event as watchers get it."""
+class SentEvent(NamedTuple):
+    """An event as watchers receive it."""
 
     place: Place
     record: EventRecord
     text: str
     """The record as JSON, rendered once for all watchers."""
     message: bytes
-    """The same as a message of an event stream."""
+    """The encoded message of the event stream."""
 
 
 class Watcher(Struct, eq=False):
-    """The queue of one watcher. `next` gives events in order, each once."""
+    """The queue of one watcher. `next` returns each event once and in order."""
 
     after: Place
-    """The last event that was given."""
+    """The last event that was returned."""
     is_slow: bool = False
-    """It was more than `QUEUE` events behind, and gets no more."""
-    _past: list[Told] = field(default_factory=list[Told])
-    _queue: list[Told] = field(default_factory=list[Told])
+    """Whether it fell more than `QUEUE` events behind and was closed."""
+    _past: list[SentEvent] = field(default_factory=list[SentEvent])
+    _queue: list[SentEvent] = field(default_factory=list[SentEvent])
     _news: anyio.Event = field(default_factory=anyio.Event)
     _is_closed: bool = False
 
-    async def next(self, *, seconds: float) -> list[Told] | None:
+    async def next(self, *, seconds: float) -> list[SentEvent] | None:
         """Return the next events, an empty list after the timeout, or None at the end."""
         if not (self._past or self._queue or self._is_closed):
             with anyio.move_on_after(seconds):
                 await self._news.wait()
         self._news = anyio.Event()
-        told: list[Told] = []
+        events: list[SentEvent] = []
         for each in (*self._past, *self._queue):
             if each.place > self.after:
-                told.append(each)
+                events.append(each)
                 self.after = each.place
         self._past, self._queue = [], []
-        return None if self._is_closed and not told else told
+        return None if self._is_closed and not events else events
 
-    def begin(self, past: list[Told]) -> None:
-        """Send the earlier events first."""
+    def prepend(self, past: list[SentEvent]) -> None:
+        """Put the earlier events before the queue."""
         self._past = past
 
-    def put(self, told: list[Told]) -> None:
+    def put(self, events: list[SentEvent]) -> None:
         if self._is_closed:
             return
-        if len(self._queue) + len(told) > QUEUE:
+        if len(self._queue) + len(events) > QUEUE:
             self.is_slow = True
             self.close()
             return
-        self._queue += told
+        self._queue += events
         self._news.set()
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Watcher(Struct, eq=False):
 
 
 class _Channel(Struct, eq=False):
-    """One run that is watched."""
+    """A watched run."""
 
     run_id: str
     watchers: set[Watcher] = field(default_factory=set[Watcher])
@@ -121,7 +121,7 @@ class _Channel(Struct, eq=False):
 
 
 class Feed:
-    """The watchers of one server process."""
+    """The watchers of a server process."""
 
     def __init__(self, runtime: Runtime, group: TaskGroup, *, most: int) -> None:
         self._runtime = runtime
@@ -140,22 +140,22 @@ class Feed:
         return len(self._channels)
 
     def write(self, record: EventRecord) -> None:
-        """As a sink of the host: a run that this process drives needs no polling."""
+        """Wake the follower: as a sink, the feed hears of events of this process at once, without polling."""
         if (channel := self._channels.get(record.run_id)) is not None:
             channel.nudged.set()
 
     def close(self) -> None:
-        """The log of a run was closed; the feed continues."""
+        """Do nothing: a sink is closed with each run, and the feed continues."""
 
     def stop(self) -> None:
-        """The server stops: watchers get what is queued, and then the end."""
+        """End all streams after their queued events, because the server stops."""
         for channel in self._channels.values():
             for watcher in channel.watchers:
                 watcher.close()
 
     @asynccontextmanager
     async def watch(self, run_id: str, *, after: Place | None = None) -> AsyncGenerator[Watcher]:
-        """Events of a run behind `after`, those of the past first. Raises `HttpProblem` where too many watch."""
+        """Watch the events of a run after a position, earlier ones first. Raises `HttpProblem` at the limit."""
         if self._count >= self._most:
             raise HttpProblem(503, "too_many_watchers", "Too many event streams are open", hint="Try again later")
         watcher = Watcher(after or Place())
@@ -168,8 +168,8 @@ class Feed:
             channel.watchers.add(watcher)
         self._count += 1
         try:
-            # Subscribed before the past is read: what happens meanwhile is in the queue, and `next` drops repetitions.
-            watcher.begin(await read_past(self._runtime, run_id, after=watcher.after))
+            # Subscribe before reading the past: events in between are then in the queue, and `next` drops duplicates.
+            watcher.prepend(await read_past(self._runtime, run_id, after=watcher.after))
             yield watcher
         finally:
             self._count -= 1
@@ -185,36 +185,36 @@ class Feed:
                 while True:
                     channel.nudged = anyio.Event()
                     news = await follower.look()
-                    told, place = number(news.records, place)
-                    if told:
+                    events, place = number(news.records, place)
+                    if events:
                         for watcher in tuple(channel.watchers):
-                            watcher.put(told)
-                    if follower.is_elsewhere:  # driven or at rest: its next entry is told by the store
+                            watcher.put(events)
+                    if follower.is_elsewhere:  # on another machine: only the store reports its next entry
                         await follower.wait()
                         continue
                     with anyio.move_on_after(POLL_SECONDS if news.is_driven else REST_SECONDS):
                         await channel.nudged.wait()
             except MetierError:
-                for watcher in channel.watchers:  # they come again, and find the store well or are told
+                for watcher in channel.watchers:  # clients reconnect, and get an error if the store is still down
                     watcher.close()
 
 
-async def read_past(runtime: Runtime, run_id: str, *, after: Place | None = None) -> list[Told]:
-    """Every event of a run until now, those behind a place."""
+async def read_past(runtime: Runtime, run_id: str, *, after: Place | None = None) -> list[SentEvent]:
+    """Return the events of a run so far, after a position."""
     news = await Follower(runtime, run_id).look(is_only_look=True)
-    told = number(news.records, Place())[0]
-    return [each for each in told if each.place > after] if after else told
+    events = number(news.records, Place())[0]
+    return [each for each in events if each.place > after] if after else events
 
 
-def number(records: list[EventRecord], place: Place) -> tuple[list[Told], Place]:
-    """The records with their places, the first behind `place`, and the place of the last."""
-    told: list[Told] = []
+def number(records: list[EventRecord], place: Place) -> tuple[list[SentEvent], Place]:
+    """Number the records from `place` on. Returns them with the position of the last one."""
+    events: list[SentEvent] = []
     for record in records:
         place = place.step(record)
         text = _render(record)
         message = ServerSentEvent(data=text, event=record.event_type, id=place.render()).encode()
-        told.append(Told(place, record, text, message))
-    return told, place
+        events.append(SentEvent(place, record, text, message))
+    return events, place
 
 
 def _render(record: EventRecord) -> str:

@@ -1,8 +1,8 @@
-"""`Idempotency-Key`: a POST that is sent again, after a lost answer or a kill of the server, happens once.
+"""`Idempotency-Key`: a POST that a client repeats, after a lost response or a killed server, takes effect once.
 
-The key, what was asked and the answer are in the store, so that another server process answers the repetition. A run
-that a key started has its id from before it began: where a kill came between its beginning and the answer, the
-repetition finds it.
+The key, a digest of the request and its response are in the store, so any server process can answer the repetition. The
+ID of a run is derived from the key: if the server was killed between starting the run and responding, the repetition
+finds that run.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ from metier.store.contexts import Completion, ContextChange, NewFact
 from metier.store.failures import DuplicateMessageError
 
 CLAIM_SECONDS = 60.0
-KEPT_SECONDS = 24 * 3600.0
+LIFETIME_SECONDS = 24 * 3600.0
 _BUCKET = "request"
 _PREFIX = "http-"
 _OWN = re.compile(r"http-[0-9a-f]{64}")
-"""Prefix that `_describe` adds; a conversation may have a name with the same start."""
+"""The context IDs that `_describe` builds. Names of conversations may also start with the prefix."""
 _MAX_KEYS = 100_000
 
 Key = Annotated[
@@ -44,14 +44,14 @@ class Once(Struct, frozen=True, kw_only=True):
     """The request and response of an idempotency key."""
 
     context_id: str
-    """Empty where the request has no key."""
-    begun_at: datetime
+    """Empty if the request has no key."""
+    started_at: datetime
 
     def make_run_id(self) -> str:
-        """The id of the run that the request starts: the same each time; empty without a key."""
+        """Return the ID of the run that the request starts, the same for each repetition; empty without a key."""
         if not self.context_id:
             return ""
-        return format_run_id(self.begun_at, hashlib.sha256(self.context_id.encode()).digest()[:6])
+        return format_run_id(self.started_at, hashlib.sha256(self.context_id.encode()).digest()[:6])
 
 
 type Document = dict[str, JsonValue]
@@ -59,29 +59,31 @@ type Work = Callable[[Once], Awaitable[Document]]
 
 
 async def run_once(request: Request, key: str, work: Work) -> Document:
-    """Do the work, or give what it gave before. Raises `HttpProblem` where the key was used for another request.
+    """Do the work, or return its earlier result. Raises `HttpProblem` if the key was used for another request.
 
-    Work that fails is not kept: the same key may try again.
+    Failures are not stored: the client can try again with the same key.
     """
     state = get_state(request)
     now = state.host.clock.now()
     if not key:
-        return await work(Once(context_id="", begun_at=now))
+        return await work(Once(context_id="", started_at=now))
     context_id, wanted = await _describe(request, key)
     contexts = state.runtime.store.contexts
     fact = await contexts.find_fact(context_id, _BUCKET, "what")
     if fact is None:
         words: dict[str, JsonValue] = {"wanted": wanted, "at": now.isoformat()}
-        noted = NewFact(bucket=_BUCKET, key="what", value=words, ttl_seconds=KEPT_SECONDS)
+        noted = NewFact(bucket=_BUCKET, key="what", value=words, ttl_seconds=LIFETIME_SECONDS)
         await contexts.commit(context_id, ContextChange(facts=(noted,)))
         fact = await contexts.find_fact(context_id, _BUCKET, "what")
     assert fact is not None, "it was written above"
-    kept = cast("dict[str, str]", fact.value)  # written above
-    if kept["wanted"] != wanted:
+    saved = cast("dict[str, str]", fact.value)  # written above
+    if saved["wanted"] != wanted:
         raise HttpProblem(
             422, "idempotency_key_reused", "This key was used for another request", hint="Make a key for each request"
         )
-    return await _claim_and_work(state, Once(context_id=context_id, begun_at=datetime.fromisoformat(kept["at"])), work)
+    return await _claim_and_work(
+        state, Once(context_id=context_id, started_at=datetime.fromisoformat(saved["at"])), work
+    )
 
 
 async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Document:
@@ -91,7 +93,7 @@ async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Documen
         claim = await contexts.claim_message(once.context_id, _BUCKET, owner=owner, seconds=CLAIM_SECONDS)
     except DuplicateMessageError as known:
         if known.is_done:
-            return cast("Document", known.result)  # what an earlier call of this kind returned
+            return cast("Document", known.result)  # the result of an earlier call of this function
         raise HttpProblem(
             409, "request_under_way", "The same request is under way", hint="Send it again in a moment"
         ) from known
@@ -104,17 +106,17 @@ async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Documen
     return result
 
 
-async def forget_old_keys(state: ServerState) -> None:
-    """Remove what is kept of requests that were made more than a day ago."""
+async def delete_old_keys(state: ServerState) -> None:
+    """Delete the records of requests older than a day."""
     contexts = state.runtime.store.contexts
-    limit = state.host.clock.now() - timedelta(seconds=KEPT_SECONDS)
+    limit = state.host.clock.now() - timedelta(seconds=LIFETIME_SECONDS)
     for context in await contexts.list_contexts(limit=_MAX_KEYS):
         if _OWN.fullmatch(context.context_id) and context.updated_at < limit:
             await contexts.delete_context(context.context_id)
 
 
 async def _describe(request: Request, key: str) -> tuple[str, str]:
-    """Keys of different users do not meet."""
+    """Return the context ID of a key and the digest of the request. Each user has their own keys."""
     user = get_user(request)
     body = await request.body()
     wanted = hashlib.sha256(json.dumps([request.method, request.url.path]).encode() + b"\n" + body).hexdigest()

@@ -1,4 +1,4 @@
-"""`/login` and `/logout`: exchange a one-time code or a token for a cookie."""
+"""`/login` and `/logout`: exchange a one-time code or a token for a session cookie."""
 
 from html import escape
 from typing import Annotated
@@ -32,13 +32,13 @@ async def show_login(
     code: Annotated[str, Query(max_length=100)] = "",
     following: Annotated[str, Query(alias="next", max_length=2000)] = "",
 ) -> Response:
-    """With a code, which works once: sign in. Without: ask for the token."""
+    """Sign in with the one-time code of the URL, or show the form for a token."""
     if not code:
         return _render(request, state, following=following)
     user = state.codes.redeem(code)
     if user is None:
         _count_failure(request, state)
-        return _render(request, state, following=following, wrong="This link was used already, or is too old.")
+        return _render(request, state, following=following, wrong="This link was already used or has expired.")
     return _sign_in(request, state, user, following)
 
 
@@ -52,7 +52,7 @@ async def sign_in(
     user = state.access.users.find(token.strip())
     if user is None:
         _count_failure(request, state)
-        return _render(request, state, following=following, wrong="This token is not one of this server.")
+        return _render(request, state, following=following, wrong="This token is not valid on this server.")
     return _sign_in(request, state, user, following)
 
 
@@ -78,13 +78,13 @@ def _sign_in(request: Request, state: ServerState, user: User, following: str) -
 
 
 def _check_path(following: str) -> str:
-    """Only a path of this server: `//host` and `/\\host` lead elsewhere."""
+    """Return the path if it belongs to this server, else `/`. Browsers read `//host` and `/\\host` as other sites."""
     is_own = following.startswith("/") and not following.startswith(("//", "/\\")) and following.isprintable()
     return following if is_own else "/"
 
 
 def _count_failure(request: Request, state: ServerState) -> None:
-    """Raises `HttpProblem` where too many came from one address."""
+    """Count a failed attempt. Raises `HttpProblem` after too many from one address."""
     if state.access.failures.take(request.client.host if request.client else "unknown"):
         raise HttpProblem(429, "too_many_requests", "Too many attempts to sign in", hint="Wait a minute")
 

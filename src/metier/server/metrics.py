@@ -20,7 +20,7 @@ class Histogram(Struct):
     help: str
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list[int])
-    """One per bound, and one for values above all of them."""
+    """One per bound, plus one for larger values."""
     total: float = 0.0
 
     def __post_init__(self) -> None:
@@ -42,10 +42,10 @@ class Histogram(Struct):
 
 
 class ServerMetrics(Struct):
-    """Heard by the middleware and by the event sink of the server."""
+    """Metrics of this process, updated by the middleware and by the server's event sink."""
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """By method and class of status."""
+    """By method and status class."""
     request_seconds: Histogram = field(
         default_factory=lambda: Histogram(
             "metier_http_request_duration_seconds", "Time until the response starts.", HTTP_SECONDS
@@ -80,7 +80,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class MetricsMiddleware:
-    """Counts requests and the time until their response starts: a stream stays open for as long as it is read."""
+    """Counts requests and measures the time until the response starts. Event streams stay open for hours."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app, self._metrics = app, metrics
@@ -90,7 +90,7 @@ class MetricsMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.monotonic()
-        # Anybody can send any method: unknown ones share a label, so that the number of series is bounded.
+        # Clients can send any method. Unknown ones share a label, which bounds the number of series.
         method = scope["method"] if scope["method"] in _METHODS else "other"
 
         async def count(message: Message) -> None:

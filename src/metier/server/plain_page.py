@@ -1,4 +1,4 @@
-"""A page without the console around it: for people who are not signed in, and for requests that no page answers."""
+"""Pages without the console's frame: for users who are not signed in, and for failed requests."""
 
 from html import escape
 
@@ -19,18 +19,18 @@ _LOGO = (
     '<svg width="22" height="22" viewBox="0 0 22 22" aria-hidden="true" fill="none" stroke="currentColor"'
     ' stroke-width="2" stroke-linecap="round" stroke-linejoin="round"><path d="M3 18V6l8 7 8-7v12"/></svg>'
 )
-_MACHINES = ("/api/", "/mcp", "/a2a", "/static/", "/.well-known/")
+_NOT_PAGES = ("/api/", "/mcp", "/a2a", "/static/", "/.well-known/")
 
 
-def is_for_person(path: str, accept: str) -> bool:
-    """A browser asked for a page. Programs, and the scripts of a page, are answered with a problem document."""
-    return "text/html" in accept and not path.startswith(_MACHINES)
+def is_page_request(path: str, accept: str) -> bool:
+    """Return whether a browser asked for a page. Programs and scripts get a problem document instead."""
+    return "text/html" in accept and not path.startswith(_NOT_PAGES)
 
 
 def render_plain_page(
     title: str, content: str, *, nonce: str, base: str, status: int = 200, is_wide: bool = False
 ) -> Response:
-    """`content` is HTML of ours; `base` is the root path of the server."""
+    """Render a page. `content` is trusted HTML; `base` is the root path of the server."""
     page = _PAGE.format(
         title=escape(title),
         content=content,
@@ -43,7 +43,7 @@ def render_plain_page(
 
 
 def render_problem_page(problem: ProblemDocument, *, nonce: str, base: str, headers: dict[str, str]) -> Response:
-    """For a user whose request reached no page."""
+    """Render a failed request as a page."""
     hint = f"<p>{escape(problem.hint)}</p>\n" if problem.hint else ""
     link = f'<p><a href="{escape(base)}/">Go to the console</a></p>\n'
     small = f"<p><small>{problem.status}, {escape(problem.code)}</small></p>"

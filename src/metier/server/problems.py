@@ -1,4 +1,4 @@
-"""Failures as RFC 9457 problems, with the code, the sentence and the hint that the command line shows."""
+"""Errors as RFC 9457 problems, with the same code, message and hint as on the command line."""
 
 import re
 from typing import Annotated
@@ -65,11 +65,11 @@ _STATUS: tuple[tuple[type[MetierError], int], ...] = (
     (StoreError, 503),
     (LogError, 500),
 )
-"""The first that fits; what a user can act on otherwise is 422."""
+"""The first match counts. All other errors are 422."""
 
 
 class HttpProblem(MetierError):
-    """A failure of the request itself, which has no counterpart on the command line."""
+    """An error of the request itself, without a counterpart on the command line."""
 
     def __init__(self, status: int, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -78,7 +78,7 @@ class HttpProblem(MetierError):
 
 
 class ProblemDocument(Value):
-    """A problem by RFC 9457, with a hint."""
+    """An RFC 9457 problem with a hint."""
 
     # FastAPI reads the schema before anything is validated.
     model_config = ConfigDict(defer_build=False)
@@ -87,10 +87,10 @@ class ProblemDocument(Value):
     title: str
     status: int
     detail: str
-    code: Annotated[str, Field(description="A short name that does not change; the name of the error in lower case.")]
-    hint: Annotated[str, Field(description="What to do about it; empty where there is nothing to say.")] = ""
-    exit_code: Annotated[int, Field(description="What the command line ends with in the same case.")] = 1
-    problems: Annotated[tuple[str, ...], Field(description="Every problem of settings or definitions.")] = ()
+    code: Annotated[str, Field(description="Stable name of the error in snake case.")]
+    hint: Annotated[str, Field(description="How to fix it; may be empty.")] = ""
+    exit_code: Annotated[int, Field(description="Exit code of the command line for this error.")] = 1
+    problems: Annotated[tuple[str, ...], Field(description="All problems of the settings or definitions.")] = ()
 
 
 def get_status(error: MetierError) -> int:
@@ -100,7 +100,7 @@ def get_status(error: MetierError) -> int:
 
 
 def get_code(error: MetierError) -> str:
-    """`RunUnknown` is `run_unknown`; an error with a code of its own keeps that."""
+    """Return the error's own code, or its class name in snake case: `RunUnknown` is `run_unknown`."""
     own: object = getattr(error, "code", "")
     return str(own) if own else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
 

@@ -1,4 +1,4 @@
-"""The processes of a server: one that serves, or one that keeps several others serving on the same socket."""
+"""The processes of a server: a single one, or a supervisor of several that serve the same socket."""
 
 import logging
 import os
@@ -21,23 +21,23 @@ from metier.server.app import create_app
 from metier.server.server_config import ServerConfig
 
 GRACE_SECONDS = 10
-"""Time that running requests may take when the server stops."""
-_LOOK_SECONDS = 0.2
+"""Time for open requests to finish when the server stops."""
+_POLL_SECONDS = 0.2
 _MAX_RESTARTS = 20
-"""Of processes that died, before the server gives up."""
+"""Restarts of dead processes before the server gives up."""
 
 logger = logging.getLogger("metier.server")
 
 
 def run_server(config: ServerConfig, listening: socket.socket, *, workers: int, announce: Callable[[], None]) -> int:
-    """Serve until a signal comes; the exit code."""
+    """Serve until a signal arrives. Returns the exit code."""
     if workers > 1:
-        return _Family(config, listening, workers).run(announce)
+        return _Supervisor(config, listening, workers).run(announce)
     return serve_here(config, listening, announce)
 
 
 def serve_here(config: ServerConfig, listening: socket.socket, announce: Callable[[], None]) -> int:
-    """Serve in this process; `announce` is called when it does."""
+    """Serve in this process. Calls `announce` as soon as it accepts requests."""
     _prepare_logging()
     server = _Server(build_uvicorn_config(config), announce)
     server.run(sockets=[listening])
@@ -45,7 +45,7 @@ def serve_here(config: ServerConfig, listening: socket.socket, announce: Callabl
 
 
 class _Server(uvicorn.Server):
-    """Says when it serves."""
+    """Calls `announce` as soon as it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -60,14 +60,14 @@ class _Server(uvicorn.Server):
     @override
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """A signal ends the server, not the process, which has a token file to remove."""
+        """Don't re-raise the signal afterwards: this process still has to remove its token file."""
         with super().capture_signals():
             yield
             self._captured_signals.clear()
 
 
 def build_uvicorn_config(config: ServerConfig) -> uvicorn.Config:
-    # The address of a request may hold a one-time code; `access_log` alone leaves the logger on.
+    # Addresses can contain one-time codes, which must not be logged. `access_log=False` alone leaves the logger on.
     logging.getLogger("uvicorn.access").disabled = True
     options = config.open().host.settings.server
     return uvicorn.Config(
@@ -82,7 +82,7 @@ def build_uvicorn_config(config: ServerConfig) -> uvicorn.Config:
     )
 
 
-class Closing(Protocol):
+class Closable(Protocol):
     def close(self) -> None: ...
 
 
@@ -90,13 +90,13 @@ class Closing(Protocol):
 class _Child:
     process: SpawnProcess
     is_ready: Event
-    leash: Closing
-    """Held by the parent: when the parent ends in whatever way, the child reads the end of it."""
+    leash: Closable
+    """The parent's end of a pipe. The kernel closes it when the parent dies, even by SIGKILL, and the child stops."""
 
 
 @dataclass(slots=True)
-class _Family:
-    """The first process: it serves nothing itself, and starts another where one died."""
+class _Supervisor:
+    """The first process: it serves nothing itself and replaces processes that die."""
 
     config: ServerConfig
     listening: socket.socket
@@ -114,7 +114,7 @@ class _Family:
             if not self._wait_until_ready():
                 return 0 if self.stopping.is_set() else 1
             announce()
-            return self._keep()
+            return self._supervise()
         finally:
             self._end()
 
@@ -125,31 +125,31 @@ class _Family:
         is_ready = self.context.Event()
         reading, writing = self.context.Pipe(duplex=False)
         process = self.context.Process(
-            target=_serve_child, args=(self.config, self.listening, is_ready, reading), name="metier-server"
+            target=_run_child, args=(self.config, self.listening, is_ready, reading), name="metier-server"
         )
         process.start()
         reading.close()
         return _Child(process, is_ready, writing)
 
     def _wait_until_ready(self) -> bool:
-        """False where a process could not begin, or the server is stopped before."""
+        """Return False if a process failed to start or the server was stopped meanwhile."""
         for child in self.children:
-            while not child.is_ready.wait(_LOOK_SECONDS):
+            while not child.is_ready.wait(_POLL_SECONDS):
                 if self.stopping.is_set() or not child.process.is_alive():
                     return False
         return True
 
-    def _keep(self) -> int:
+    def _supervise(self) -> int:
         restarts = 0
-        while not self.stopping.wait(_LOOK_SECONDS):
+        while not self.stopping.wait(_POLL_SECONDS):
             for index, child in enumerate(self.children):
                 if child.process.is_alive():
                     continue
                 if restarts >= _MAX_RESTARTS:
-                    logger.error("processes of the server die again and again")
+                    logger.error("server processes keep dying")
                     return 1
                 restarts += 1
-                logger.warning("process %s of the server died; another takes its place", child.process.pid)
+                logger.warning("server process %s died and is replaced", child.process.pid)
                 self.children[index] = self._start()
         return 0
 
@@ -162,7 +162,7 @@ class _Family:
             child.leash.close()
 
 
-def _serve_child(config: ServerConfig, listening: socket.socket, is_ready: Event, leash: Connection) -> None:
+def _run_child(config: ServerConfig, listening: socket.socket, is_ready: Event, leash: Connection) -> None:
     threading.Thread(target=_end_with_parent, args=(leash,), daemon=True).start()
     serve_here(config, listening, is_ready.set)
 
@@ -175,5 +175,5 @@ def _end_with_parent(leash: Connection) -> None:
 
 
 def _prepare_logging() -> None:
-    """Warnings and worse, on stderr."""
+    """Log warnings and errors to stderr."""
     logging.basicConfig(level=logging.WARNING, format="server: %(message)s")

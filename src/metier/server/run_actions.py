@@ -1,4 +1,4 @@
-"""Changes to a run that users make over HTTP: decide, answer, retry, fork. The pool or a worker continues the run."""
+"""Actions of users on runs: decide, answer, retry, fork. The pool or a worker then continues the run."""
 
 from contextlib import suppress
 
@@ -44,31 +44,32 @@ def check_answer_grants(user: User, given: Answer) -> None:
 
 
 async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *, seen: str) -> ApprovalQuestion:
-    """`seen` is the hash of the call that was looked at. Raises `ApprovalClosed` where another decision was first."""
+    """Decide an approval. `seen` is the hash of the reviewed call. Raises `ApprovalClosed` if it was decided before."""
     if seen != question.hash:
-        raise HttpProblem(409, "call_changed", "The call is not the one that was looked at", hint="Look at it again")
+        raise HttpProblem(409, "call_changed", "The call is not the one that was reviewed", hint="Review it again")
     if reply.decision == "approved" and reply.arguments is None and await state.runtime.approvals.is_stale(question):
         raise HttpProblem(
             409,
             "file_changed",
-            "The file changed since this diff was made, so the diff is not what would happen",
-            hint="Deny it; the model then reads the file again and asks again",
+            "The file changed since this diff was made",
+            hint="Deny it; the model then reads the file and asks again",
         )
     decided = await state.runtime.approvals.decide(question, reply)
-    await go_on(state, question.row.run_id)
+    await continue_run(state, question.row.run_id)
     return decided
 
 
-async def go_on(state: ServerState, run_id: str) -> None:
-    """Have the run continue that a user started, this one or one above it, whichever process drove it before."""
+async def continue_run(state: ServerState, run_id: str) -> None:
+    """Continue the run, or the parent run that drives it."""
     owner = await get_owner(state.runtime, run_id)
-    with suppress(LeaseHeld):  # its driver is about to let go of it, and takes the decision in or leaves it to a sweep
+    # A driver that is just releasing its lease either sees the decision or leaves the run to the next sweep.
+    with suppress(LeaseHeld):
         await wake(state.runtime, owner.run_id, queue=owner.queue or state.queue)
     state.nudge()
 
 
 async def answer(state: ServerState, run_id: str, given: Answer) -> None:
-    """Raises `UsageError` for an answer that the run does not ask for, `LeaseHeld` while a process drives it."""
+    """Answer a run. Raises `UsageError` if it asks for something else, `LeaseHeld` while a process drives it."""
     owner = await get_owner(state.runtime, run_id)
     check_answer(await state.runtime.get_status(owner.run_id), given)
     await wake(state.runtime, owner.run_id, given, queue=owner.queue or state.queue)
@@ -79,9 +80,9 @@ RETRIABLE: tuple[TaskState, ...] = tuple(status for status in ENDED if status !=
 
 
 async def retry(state: ServerState, run_id: str) -> str:
-    """Continue an ended run as a new run, from the last place before its end. Returns the ID of the new run.
+    """Continue an ended run as a new run, from the last point where it can be forked. Returns the new run's ID.
 
-    Raises `UsageError` if there is no such place.
+    Raises `UsageError` if there is no such point.
     """
     points = find_points(run_id, await read_history(state.runtime, run_id))
     if not points:
@@ -90,7 +91,7 @@ async def retry(state: ServerState, run_id: str) -> str:
 
 
 async def fork(state: ServerState, run_id: str, request: ForkRequest) -> str:
-    """The id of the new run."""
+    """Fork a run and return the ID of the new one."""
     forked = await fork_run(state.runtime, run_id, request, watch=leave_to_workers(state.queue))
     state.nudge()
     return forked.state.run_id

@@ -1,4 +1,4 @@
-"""Shared state of the routes of one server process. Typed, created once, returned by `get_state`."""
+"""The state that all routes of a server process share, and the dependencies through which they get it."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -31,7 +31,7 @@ class ServerState:
     access: Access
     codes: LoginCodes
     redactor: Redactor
-    """Takes the secrets of the host out of what is sent."""
+    """Removes the host's secrets from responses."""
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     _runtime: Runtime | None = field(default=None, repr=False)
     _pool: RunPool | None = field(default=None, repr=False)
@@ -43,37 +43,37 @@ class ServerState:
 
     @property
     def runtime(self) -> Runtime:
-        """The runs of the workspace: open while the application serves."""
+        """Return the workspace's runtime, which is open while the application serves."""
         assert self._runtime is not None, "the application has not started"
         return self._runtime
 
     @property
     def pool(self) -> RunPool | None:
-        """Drives runs in this process; None where they are left to workers."""
+        """Return the pool that drives runs in this process; None if workers drive them."""
         return self._pool
 
     @property
     def feed(self) -> Feed:
-        """Events on their way to watchers."""
+        """Return the feed of event streams."""
         assert self._feed is not None, "the application has not started"
         return self._feed
 
     @property
     def base_path(self) -> str:
-        """Return the prefix of links."""
+        """Return the path prefix of links."""
         return self.options.root_path
 
     @property
     def queue(self) -> str:
-        """The queue that runs of this server go to."""
+        """Return the queue for runs that this server starts."""
         return self.host.settings.worker.queue
 
-    def begin(self, runtime: Runtime, pool: RunPool | None, feed: Feed) -> None:
+    def open(self, runtime: Runtime, pool: RunPool | None, feed: Feed) -> None:
         self._runtime, self._pool, self._feed = runtime, pool, feed
         self.host = replace(self.host, clients=runtime.host.clients)
 
     def nudge(self) -> None:
-        """A run was put into the queue, or can continue."""
+        """Tell the pool that a run was queued or can continue."""
         if self._pool is not None:
             self._pool.nudge()
 
@@ -84,21 +84,21 @@ def get_state(request: Request) -> ServerState:
 
 
 def get_user(request: Request) -> User:
-    """The user of the request. Raises `HttpProblem` where a public path has none."""
+    """Return the user of the request. Raises `HttpProblem` if nobody is signed in, on a public path."""
     user: User | None = request.state.user
     if user is None:
-        raise HttpProblem(401, "token_missing", "The request carries no token of this server")
+        raise HttpProblem(401, "token_missing", "The request has no token")
     return user
 
 
 def get_nonce(request: Request) -> str:
-    """Return the nonce for `script` and `style` elements of the page."""
+    """Return the page's nonce for `script` and `style` elements."""
     nonce: str = request.state.nonce
     return nonce
 
 
 def get_csrf_token(request: Request) -> str:
-    """For the hidden field `csrf_token` of forms, or the header `X-CSRF-Token` of scripts."""
+    """Return the token for the field `csrf_token` of forms or the header `X-CSRF-Token` of scripts."""
     user: User | None = request.state.user
     return get_state(request).access.sessions.csrf_token(user) if user is not None else ""
 

@@ -1,6 +1,6 @@
-"""A call that waits for a decision, as a user reads it: what happens in plain words, the call, who asks, the risk.
+"""The approval card of a terminal: what a call does in plain words, its arguments, the rule that asks, the risk.
 
-Pure. What a user decides about it is asked elsewhere.
+Pure. The dialog that asks for the decision is in the CLI.
 """
 
 import json
@@ -15,7 +15,7 @@ from metier.views.call_line import build_line
 from metier.views.diff import is_diff, render_diff
 
 MAX_LINES = 40
-"""Maximum lines of an argument or a preview; the rest is counted."""
+"""Maximum lines of an argument or a preview. The number of further lines is shown."""
 MAX_LINE = 2_000
 """Characters of one line."""
 _RISKS = {"high": "bold red", "medium": "yellow", "low": "green"}
@@ -33,7 +33,7 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     reason: str = ""
     """The rule that asks, and its reason."""
     is_default: bool = False
-    """No rule matches: the profile asks."""
+    """Whether the profile asks, because no rule matches."""
     risk: str = ""
     justification: str = ""
     expires_at: str = ""
@@ -41,11 +41,11 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     total: int = 1
     """The number of pending calls of the same reply."""
     is_edited: bool = False
-    """These are the arguments of a user, not of the model."""
+    """Whether a user edited the arguments."""
 
 
 def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
-    """Lines of the screen. What is longer than `most` is counted; None shows all."""
+    """Render the lines of a card. At most `most` lines of a text are shown and the rest is counted; None shows all."""
     count = f" {card.number} of {card.total}" if card.total > 1 else ""
     head = Text.assemble((f"?{count} ", "bold yellow"), (describe_call(card), "bold"))
     risk = sanitize_line(card.risk)
@@ -54,7 +54,7 @@ def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES)
     if card.is_edited:
         head.append("  (edited by you)", "yellow")
     lines = [head, *_list_body(card, width=width, most=most)]
-    # That the profile asks is the normal case; `?` tells it.
+    # The default is the normal case; `?` shows it.
     if card.reason and not card.is_default:
         lines.append(Text(f"{_INDENT}asked because: {sanitize_line(card.reason)}", "dim"))
     return lines
@@ -132,14 +132,14 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
     for key, value in rest.items():
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         yield from _list_lines(f"{sanitize_line(key)}: ", written, style="cyan", most=most)
-    # Of a plain command the preview only repeats it.
+    # The preview of a plain command only repeats it.
     repeated = card.tool == "Bash" and card.preview.partition("\n")[2].strip() == str(card.arguments.get("command"))
     if card.preview and not repeated:
         yield from _list_lines("", card.preview, style="", most=most)
 
 
 def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Iterator[Text]:
-    """A user decides about the text: a line is broken over lines of the screen, and cut only where it is endless."""
+    """Render a text that a user decides about: lines are wrapped, and truncated only if they are extremely long."""
     lines = reveal(text).splitlines() or [""]
     shown = lines if most is None else lines[:most]
     for number, line in enumerate(shown):
@@ -158,5 +158,5 @@ def _indent(line: Text) -> Text:
 
 
 def name_call(card: ApprovalCard) -> str:
-    """The call in one line."""
+    """Return the call in one line."""
     return f"{sanitize_line(card.tool)}  {build_line(card.tool, card.arguments)}".rstrip()

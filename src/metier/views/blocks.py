@@ -1,15 +1,15 @@
 """Split Markdown into blocks that can be rendered one by one, also while the text is still arriving. Pure.
 
-A block ends at a blank line that is not inside a fence or a list. A block that grows too long is ended early: a fence
-is closed and opened again, a list is cut between items, other text between words. So the part that must be rendered
-again stays small.
+A block ends at a blank line outside fences and lists. A block that becomes too long is split early, which keeps the
+part small that is rendered again with each piece of text: a fence is closed and reopened, a list is split between
+items, other text between words.
 """
 
 import re
 from collections.abc import Iterator
 
 MAX_BLOCK = 6_000
-"""Characters of a block that is not complete; what is longer is cut."""
+"""Maximum characters of an incomplete block. A longer one is split."""
 MAX_FENCE_LINES = 40
 MAX_TABLE_ROWS = 60
 
@@ -19,14 +19,14 @@ _ROW = re.compile(r"[ \t]*\|")
 
 
 class BlockSplitter:
-    """Takes text as it comes; gives whole blocks, and shows what is left."""
+    """Collects arriving text and returns complete blocks."""
 
     def __init__(self) -> None:
         self.rest = ""
-        """The block that is not complete."""
+        """Return the incomplete block."""
 
     def feed(self, text: str) -> list[str]:
-        """The blocks that the text completes."""
+        """Add text and return the blocks that it completes."""
         self.rest += text
         blocks: list[str] = []
         while (end := find_block_end(self.rest)) is not None:
@@ -41,12 +41,12 @@ class BlockSplitter:
         return blocks
 
     def close(self) -> list[str]:
-        """The rest, as one block."""
+        """Return the rest as one block."""
         rest, self.rest = self.rest, ""
         return [rest.strip("\n")] if rest.strip() else []
 
     def _cut(self) -> str | None:
-        """Part of a block without end; None where it is short enough after all."""
+        """Split off a part of a block that is too long; None if it is short enough."""
         fence = _FENCE.match(self.rest)
         if fence:
             return self._cut_fence(fence)
@@ -56,7 +56,7 @@ class BlockSplitter:
             return None
         at = max(self.rest.rfind("\n", 0, MAX_BLOCK), self.rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
         if _ITEM.match(self.rest):
-            # Before an item: the rest is a list again, whose first number continues the count.
+            # Split before an item: the rest is a list again, and its first number continues the count.
             at = _get_last_item(self.rest[:MAX_BLOCK]) or at
         block, self.rest = self.rest[:at], self.rest[at:]
         return block.strip("\n")
@@ -74,7 +74,7 @@ class BlockSplitter:
         return f"{opening}{body[:at].rstrip(chr(10))}\n{fence[1]}"
 
     def _cut_table(self) -> str | None:
-        """The header is repeated above the rows that follow."""
+        """Split a table. The header is repeated above the remaining rows."""
         lines = self.rest.splitlines(keepends=True)
         if len(lines) <= MAX_TABLE_ROWS and len(self.rest) <= MAX_BLOCK:
             return None
@@ -87,7 +87,7 @@ class BlockSplitter:
 
 
 def split_blocks(text: str) -> Iterator[str]:
-    """All blocks of a whole text."""
+    """Split a whole text into blocks."""
     splitter = BlockSplitter()
     yield from splitter.feed(text)
     yield from splitter.close()
@@ -108,7 +108,7 @@ def find_block_end(text: str) -> int | None:
             goes_on = is_list and (line[0] in " \t" or _ITEM.match(line) is not None)
             if after_blank and not goes_on:
                 return at
-            # A fence begins a block of its own, also right behind a paragraph.
+            # A fence starts a new block, even directly after a paragraph.
             if opened := _FENCE.match(line):
                 if has_text and not is_list:
                     return at
@@ -120,7 +120,7 @@ def find_block_end(text: str) -> int | None:
 
 
 def _get_last_item(text: str) -> int:
-    """The start of the last line that starts an item at the margin; 0 if only the first line does."""
+    """Return the offset of the last line that starts an item at the margin; 0 if only the first line does."""
     start = 0
     for at, character in enumerate(text):
         if character == "\n" and text[at + 1 : at + 2].strip() and _ITEM.match(text, at + 1):

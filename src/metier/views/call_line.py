@@ -29,13 +29,13 @@ _FIRST: dict[str, tuple[str, ...]] = {
 }
 """Arguments shown first and without their name, by tool."""
 _HIDDEN = frozenset({"content", "old", "new", "old_string", "new_string", "justification", "description"})
-"""Long or told elsewhere: the diff shows them."""
+"""Arguments that are long or shown elsewhere, such as in the diff."""
 _MOST = 400
 _MAX_VALUE = 60
 
 
 def build_line(tool: str, arguments: JsonValue) -> str:
-    """One line, at most 400 characters."""
+    """Return one line of at most 400 characters: the main argument first, then the others as `name=value`."""
     given = get_own_arguments(arguments)
     if not isinstance(given, dict):
         return _clean("" if given is None else _show(given))
@@ -51,14 +51,14 @@ def build_line(tool: str, arguments: JsonValue) -> str:
 
 
 def get_own_arguments(arguments: JsonValue) -> JsonValue:
-    """The arguments of the tool itself: a step of a decision wraps them as `{tool, arguments}`."""
+    """Return the tool's own arguments: a step of a decision wraps them as `{tool, arguments}`."""
     if isinstance(arguments, dict) and "tool" in arguments and "arguments" in arguments:
         return arguments["arguments"]
     return arguments
 
 
 def _show(value: JsonValue) -> str:
-    """Lines of a command stay apart: `a` and `b` below it is not `a b`."""
+    """Render a value in one line. Line breaks stay visible, because two commands are not one."""
     if isinstance(value, str):
         return " ⏎ ".join(line.strip() for line in value.strip().splitlines() if line.strip())
     return json.dumps(value, ensure_ascii=False)
@@ -85,7 +85,7 @@ _LONGEST = 200
 
 
 def describe_call(tool: str, arguments: Mapping[str, JsonValue]) -> str:
-    """A sentence that names the thing the call is about; the exact arguments are next to it."""
+    """Describe the call in one sentence. Pages show the exact arguments next to it."""
     name, sentence = _SENTENCES.get(tool, ("", ""))
     value = arguments.get(name)
     if isinstance(value, str) and value.strip():

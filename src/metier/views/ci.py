@@ -1,4 +1,4 @@
-"""A run for machines that build: grouped log lines, a summary in Markdown, test results as JUnit XML.
+"""A run in CI: grouped log lines, a summary in Markdown, test results as JUnit XML.
 
 Everything is rendered from the view; the text in it has no secrets and no control characters any more.
 """
@@ -13,7 +13,7 @@ from metier.providers.base import Delta
 from metier.views.fold import fold
 from metier.views.run_view import NoteView, RunView, StepView, TextView
 
-# Compiled at the first use: a class of that many characters takes 5 ms.
+# Compiled on first use: this character class takes 5 ms.
 _NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _MARKS = {"succeeded": "ok", "running": "…", "waiting": "waits"}
 _MAX_STEPS = 200
@@ -41,7 +41,7 @@ def get_marks(environ: Mapping[str, str]) -> GroupMarks:
 
 
 class CiLog:
-    """A `Sink` of events: a group per turn, a line per step, no colour, nothing that moves."""
+    """A sink that prints a group per turn and a line per step, without colors and redrawing."""
 
     def __init__(self, stream: TextIO, marks: GroupMarks) -> None:
         self.view = RunView()
@@ -62,7 +62,7 @@ class CiLog:
             self._print(line)
 
     def observe(self, delta: Delta) -> None:
-        """Replies are told when they are whole."""
+        """Do nothing: replies are printed when they are complete."""
         del delta
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class CiLog:
             self._print(self._marks.end.format(n=self._count, now=_seconds(run)))
 
     def _list_new(self, run: RunView) -> Iterable[str]:
-        """Items in order, as far as they are settled."""
+        """Print items in order, up to the first one that still runs."""
         number = self._printed.get(run.run_id, 0)
         while number < len(run.items):
             item = run.items[number]
@@ -118,12 +118,12 @@ def _render_item(item: StepView | TextView | NoteView) -> Iterable[str]:
 
 
 def _quote(line: str) -> str:
-    """Text of a model or of a program must not be a command to the CI system."""
+    """Escape text of a model or a program that the CI system would read as a command."""
     return f" {line}" if line.lstrip().startswith("::") or "##[" in line else line
 
 
 def render_summary(view: RunView, *, result: str, advice: Iterable[str] = ()) -> str:
-    """The run as a page of Markdown: how it ended, what it answered, what it did, what it used."""
+    """Render a summary in Markdown: status, answer, steps, usage."""
     usage = view.total_usage
     cost = f"{usage.known_cost_usd:.4f} USD" if usage.known_cost_usd is not None else "cost unknown"
     lines = [f"## {_cell(view.task)[:120] or 'Run'}", ""]
@@ -161,13 +161,13 @@ class CaseResult(NamedTuple):
 
     name: str
     state: str
-    """`succeeded`, `failed`, or another state, which counts as skipped."""
+    """`succeeded` or `failed`; other states count as skipped."""
     message: str = ""
     seconds: float = 0.0
 
 
 def list_cases(view: RunView) -> list[CaseResult]:
-    """The steps of a task, each a child run; a run without a task is one case."""
+    """List a case for each step of the task; a run without a task is one case."""
     if not view.task_steps:
         state = "succeeded" if view.status == "completed" else "failed" if view.is_over else view.status
         return [CaseResult(view.task or view.run_id, state, view.message, view.duration_ms / 1000)]

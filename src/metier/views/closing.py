@@ -1,4 +1,4 @@
-"""The line that closes a run: how it ended, turns, tokens, cost, time, id. And how such numbers read. Pure."""
+"""The closing line of a run: status, turns, tokens, cost, time, ID. Also formats for such numbers. Pure."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _SEPARATOR = " · "
 
 
 def render_closing(view: RunView, *, width: int) -> Text:
-    """Render one line that is never wrapped; on a narrow screen it has fewer parts."""
+    """Render one line. On a narrow screen it has fewer parts instead of being wrapped."""
     first, *rest = next((each for each in _list_wordings(view) if _measure(each) < width), _name_briefly(view))
     text = Text(first, _STYLES.get(view.status, "red"))
     for part in rest:
@@ -24,7 +24,7 @@ def render_closing(view: RunView, *, width: int) -> Text:
 
 
 def _list_wordings(view: RunView) -> Iterator[list[str]]:
-    """List ever shorter wordings: a short ID, which names the run too, no cached share, no unknown cost."""
+    """List variants, each shorter than the one before: a short ID, no cached share, no unknown cost."""
     yield _list_parts(view, view.run_id)
     short = _shorten(view.run_id)
     yield _list_parts(view, short)
@@ -70,7 +70,7 @@ def get_seconds(view: RunView) -> float:
 
 
 def format_tokens(count: int) -> str:
-    """`410`, `12.3k`, `1.2M`."""
+    """Format a number of tokens: `410`, `12.3k`, `1.2M`."""
     if count < 1_000:
         return str(count)
     if count < 999_950:
@@ -79,7 +79,7 @@ def format_tokens(count: int) -> str:
 
 
 def format_cost(cost_usd: float | None) -> str:
-    """`$0.021`; small amounts keep two digits that say something. None is `cost unknown`."""
+    """Format a cost: `$0.021`, with two significant digits for small amounts. None is `cost unknown`."""
     if cost_usd is None:
         return "cost unknown"
     if cost_usd >= 1:
@@ -91,7 +91,7 @@ def format_cost(cost_usd: float | None) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """`0.2 s`, `14 s`, `2 min 5 s`, `1 h 3 min`."""
+    """Format a duration: `0.2 s`, `14 s`, `2 min 5 s`, `1 h 3 min`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -103,7 +103,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """`now`, `5 min`, `3 h`, `2 d`."""
+    """Format an age: `now`, `5 min`, `3 h`, `2 d`."""
     minutes = max(0, int(seconds)) // 60
     if minutes < 60:
         return f"{minutes} min" if minutes else "now"

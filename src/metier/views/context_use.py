@@ -1,4 +1,4 @@
-"""The content of a model's window, as lines with bars. Pure."""
+"""The layers in the model's context window, as lines with bars. Pure."""
 
 from rich.text import Text
 
@@ -9,7 +9,7 @@ _BAR = 30
 
 
 def render_context(used: ContextUse, *, width: int) -> list[Text]:
-    """One line per layer, the largest first; then what is free."""
+    """Render a line per layer, the largest first."""
     limit = max(used.limit, 1)
     rows = [*used.layers, *([("tool descriptions", used.tool_schema_tokens)] if used.tool_schema_tokens else [])]
     rows = sorted((row for row in rows if row[1]), key=lambda row: -row[1])

@@ -15,19 +15,19 @@ from metier.views.run_view import StepView
 MAX_LINES = 80
 _HUNK = re.compile(r"@@ -(?P<old>\d+)(?:,(?P<removed>\d+))? \+(?P<new>\d+)(?:,(?P<added>\d+))? @@")
 _MAX_COMPARED = 2_000
-"""Lines; comparing more costs the square of their number."""
+"""Maximum lines to compare: the time grows with the square of their number."""
 
 
 class DiffLine(Struct, frozen=True):
     kind: Literal["file", "hunk", "added", "removed", "same", "note"]
     number: int
-    """The line number: of the old file for a removed line, else of the new one; 0 for lines of neither."""
+    """Line number in the old file for a removed line, else in the new one; 0 for other lines."""
     text: str
     """The line with its sign."""
 
 
 def build_diff(before: str, after: str, *, path: str) -> str:
-    """A unified diff; empty where nothing differs."""
+    """Build a unified diff; empty if nothing differs."""
     old, new = before.splitlines(), after.splitlines()
     if max(len(old), len(new)) > _MAX_COMPARED:
         lines = [f"@@ -1,{len(old)} +1,{len(new)} @@", *(f"-{line}" for line in old), *(f"+{line}" for line in new)]
@@ -36,7 +36,7 @@ def build_diff(before: str, after: str, *, path: str) -> str:
 
 
 def build_step_diff(step: StepView) -> str:
-    """The change of a `Write` or `Edit`: as recorded, else as far as its arguments tell; empty for other steps."""
+    """Return the diff of a `Write` or `Edit` step, as recorded or built from its arguments; empty for others."""
     if step.diff is not None:
         return step.diff
     given = step.arguments
@@ -64,7 +64,7 @@ def count_changes(step: StepView) -> tuple[int, int]:
 
 
 def is_diff(text: str) -> bool:
-    """True for a unified diff."""
+    """Return True for a unified diff."""
     return text.startswith("--- ") and "\n+++ " in text
 
 
@@ -84,7 +84,7 @@ def _indent(line: Text) -> Text:
 def render_diff(
     unified: str, *, width: int, most: int | None = MAX_LINES, names_file: bool = True, left: int = 0
 ) -> list[Text]:
-    """One line of the screen per line of the diff; the rest is counted, with `left` lines that are not in the text."""
+    """Render one screen line per diff line, then the number of further lines, with `left` missing ones."""
     lines = list(_list_lines(unified, names_file=names_file))
     shown = lines if most is None else lines[:most]
     rendered = [_fit(text, width) for text in shown]
@@ -94,11 +94,11 @@ def render_diff(
 
 
 def parse_diff(unified: str) -> Iterator[DiffLine]:
-    """Parse the lines of a unified diff of any number of files, safe to show. What is no diff is context."""
+    """Parse a unified diff of any number of files into lines that are safe to show. Other text becomes context."""
     old = new = old_left = new_left = 0
     name = ""
     for line in reveal(unified).splitlines():
-        # Inside a hunk, `--- x` is a removed line that starts with `-- x`: the hunk's own counts tell.
+        # Inside a hunk, `--- x` is a removed line `-- x`. Only the counts in the hunk's header tell where it ends.
         is_inside = old_left > 0 or new_left > 0
         if hunk := _HUNK.match(line):
             old, new = int(hunk["old"]), int(hunk["new"])
@@ -126,7 +126,7 @@ def _list_lines(unified: str, *, names_file: bool) -> Iterator[Text]:
     for line in parse_diff(unified):
         match line.kind:
             case "hunk":
-                # Each line has its number: a mark between the parts is enough.
+                # Lines have numbers, so a mark between hunks is enough.
                 if not is_first:
                     yield Text("      …", "dim")
                 is_first = False

@@ -1,4 +1,4 @@
-"""Fold events into a `RunView`, live or from the log. Pure: no clock, no I/O; the times are those of the events."""
+"""Fold events into a `RunView`, live or from the log. Pure: all times are those of the events."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -44,7 +44,7 @@ from metier.views.run_view import (
 )
 
 type Fold = Callable[[RunView, Any, EventRecord], RunView]
-"""Takes a payload of the type under which it is listed."""
+"""Folds the payload type under which it is listed."""
 
 
 def fold(view: RunView, record: EventRecord) -> RunView:
@@ -170,7 +170,7 @@ def _receive(view: RunView, payload: LlmResponseReceived, _record: EventRecord) 
     view = _end_call(view, state="replied", latency_ms=meta.latency_ms or 0, usage=usage)
     call = replace(view.calls[-1], stop_reason=payload.stop_reason) if view.calls else None
     calls = (*view.calls[:-1], call) if call else ()
-    # A reply without a call is the answer, which the end of the run tells. JSON decisions are not for people.
+    # A reply without a call is the answer, which the last event has. JSON decisions are not readable.
     said, is_cut = (view.draft, False) if view.draft.strip() else (payload.text_summary, True)
     view = replace(view, calls=calls, usage=view.usage.plus(usage), waiting=None, draft="")
     if not said.strip() or not payload.tool_calls or said.lstrip().startswith("{"):

@@ -1,4 +1,4 @@
-"""Notes of a view about events that are no step: headings, warnings, details. Pure; `fold` calls it.
+"""Notes for events that are not steps: headings, warnings, details. Pure; `fold` calls it.
 
 Every type of event is folded into a field of the view, or noted here, or named in `UNSEEN`. Another one is
 noted as the event lines word it.
@@ -58,11 +58,11 @@ from metier.telemetry.sanitize import sanitize_line
 from metier.views.run_view import NoteLevel, NoteView, RunView
 
 type Words = tuple[NoteLevel, Callable[[Any], str]]
-"""Takes a payload of the type under which it is listed."""
+"""Level and text of a note. The function takes the payload type under which it is listed."""
 
 
 def build_note(payload: Payload, view: RunView) -> NoteView | None:
-    """The note of an event that is not folded, or has one besides; None where it has none."""
+    """Build the note of an event; None if it has none."""
     words = NOTES.get(type(payload))
     level, said = (words[0], words[1](payload)) if words is not None else _read_wording(payload)
     text = " ".join(said.split())
@@ -139,7 +139,7 @@ def _describe_hooks(payload: HooksRan) -> str:
 
 
 def _describe_resumed(payload: RunResumed) -> str:
-    """The step that was decided, and the child run that ended, are shown themselves."""
+    """Leave out decided steps and ended child runs, which are shown themselves."""
     is_shown = payload.reason.startswith(("Approval ", "Approvals ", "Run child-"))
     return "" if is_shown else f"resumed: {payload.reason}"
 
@@ -216,7 +216,7 @@ NOTES: dict[type[Payload], Words] = {
         lambda p: "" if p.accepted else f"the result was not accepted: {'; '.join(p.failures)}",
     ),
 }
-"""Text of each event; an empty text is not noted."""
+"""The note of each event type. An empty text makes no note."""
 
 UNSEEN: frozenset[type[Payload]] = frozenset({PromptComposed, LlmDecisionDecoded, SkillInvocationFinished})
-"""Events that a user learns from other events: the steps of a decision, the next heading."""
+"""Events without a note, because other events show the same."""

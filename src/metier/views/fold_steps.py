@@ -209,7 +209,7 @@ def _put(view: RunView, step: StepView, *, old: StepView | None) -> RunView:
     """Replace the old step, or append the new one."""
     if old is None:
         return replace(view, items=(*view.items, step))
-    # Steps change near the end: the last one that is the old one is it.
+    # Search from the end: usually one of the last steps changes.
     number = next(i for i in range(len(view.items) - 1, -1, -1) if view.items[i] is old)
     return replace(view, items=(*view.items[:number], step, *view.items[number + 1 :]))
 

@@ -1,4 +1,4 @@
-"""A form from a JSON schema, and values from what was typed into it. Pure; the schema itself is checked elsewhere."""
+"""Form fields from a JSON schema, and values from a submitted form. Pure; the values are validated elsewhere."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def build_fields(question: UserQuestion) -> tuple[FormField, ...]:
 
 
 def build_field(name: str, schema: JsonValue, *, required: bool = False, default: JsonValue = None) -> FormField:
-    """One input. What has no widget of its own is typed as JSON."""
+    """Build one input. Types without a widget are entered as JSON."""
     rules = schema if isinstance(schema, dict) else {}
     options = rules.get("enum")
     told = rules.get("default", default)
@@ -51,7 +51,7 @@ def build_field(name: str, schema: JsonValue, *, required: bool = False, default
 
 
 def parse_values(fields: tuple[FormField, ...], given: Mapping[str, str]) -> dict[str, JsonValue]:
-    """Parse typed values by the schema; empty fields are left out. Raises `UsageError`."""
+    """Parse submitted values by their schemas, without empty fields. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for each in fields:
         if each.kind == "boolean":

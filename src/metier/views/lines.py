@@ -45,9 +45,9 @@ _NOTES: dict[NoteLevel, tuple[str, str]] = {
     "user": ("▌ ", "bold"),
 }
 _COUNTED = frozenset({"Read", "Glob", "Grep", "WebFetch"})
-"""Tools that only look: the number of lines tells enough. Ctrl-O and `-v` show them."""
+"""Tools that only read: their lines of output are counted. Ctrl-O and `-v` show them."""
 _CHANGED = frozenset({"content", "old", "new", "old_string", "new_string"})
-"""Arguments that a diff shows."""
+"""Arguments that the diff shows."""
 _EXIT_CODE = re.compile(r"\[exit code \d+\]")
 _LABEL = re.compile(r"\[(?:stderr|stdout)\]")
 _INDENT = "    "
@@ -57,7 +57,7 @@ _MAX_TASK = 400
 
 
 def render_step(step: StepView, *, width: int, now: datetime | None = None, frame: int = 0) -> Text:
-    """`✓ Bash git log --oneline -5   0.2 s`. A running step has a spinner, and the time since it started."""
+    """Render `✓ Bash git log --oneline -5   0.2 s`. A running step has a spinner and the time since its start."""
     icon, style = _ICONS[step.state]
     if step.state == "running" and now is not None:
         icon = SPINNER[frame % len(SPINNER)]
@@ -84,7 +84,7 @@ def _count_lines(step: StepView) -> int:
 
 
 def _describe_extent(step: StepView) -> str:
-    """`(11 lines)` of what was read, `(+2 -1)` of what was changed."""
+    """Return `(11 lines)` for a read, `(+2 -1)` for a change."""
     if is_counted(step):
         return f" ({_count_lines(step):,} lines)"
     added, removed = count_changes(step)
@@ -105,14 +105,14 @@ def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
 
 
 def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINES) -> list[Text]:
-    """The excerpt of the output, indented, with the number of lines left out. `most=None` shows all of the excerpt."""
+    """Render an indented excerpt of the output and the number of omitted lines. `most=None` shows all lines."""
     is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
     shown = step.error if step.error and (step.state == "denied" or not step.output) else step.output
     given = sanitize(shown).splitlines()
     lines = [line for line in given if not _EXIT_CODE.fullmatch(line) and not _LABEL.fullmatch(line)]
     while lines and not lines[-1].strip():
         lines.pop()
-    # Why a step failed stands at the end of what it said.
+    # The reason of a failure is usually at the end of the output.
     kept = lines if most is None else lines[-most:] if is_bad else lines[:most]
     total = step.output_lines - (len(given) - len(lines))
     left = max(total, len(lines)) - len(kept) if kept else 0
@@ -125,7 +125,7 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
 
 
 def render_whole_step(step: StepView, *, width: int) -> list[Text]:
-    """A step with all of its arguments, and all of what the event log has of its output."""
+    """Render a step with all arguments and all output that the event log has."""
     lines = [render_step(step, width=width)]
     given = step.arguments if isinstance(step.arguments, dict) else {}
     change = render_change(step, width=width, most=None)
@@ -139,7 +139,7 @@ def render_whole_step(step: StepView, *, width: int) -> list[Text]:
 
 
 def render_agent(run: RunView, *, width: int, now: datetime | None = None, frame: int = 0) -> Text:
-    """`✓ spelling Check the notes · 2 steps · 3.0 s`, for a child run that works or has ended."""
+    """Render `✓ spelling Check the notes · 2 steps · 3.0 s` for an active or ended child run."""
     icon, style = ("✗", "red") if run.is_over else (SPINNER[frame % len(SPINNER)] if now else "…", "cyan")
     if run.status == "completed":
         icon, style = "✓", "green"
@@ -157,7 +157,7 @@ def render_agent(run: RunView, *, width: int, now: datetime | None = None, frame
 
 
 def render_agent_result(run: RunView, *, width: int) -> Iterator[Text]:
-    """The files that a child run changed, its warnings, and why it failed."""
+    """Render the files that a child run changed, its warnings, and its error."""
     for each in run.walk():
         for item in each.items:
             if isinstance(item, StepView) and count_changes(item) != (0, 0):
@@ -169,7 +169,7 @@ def render_agent_result(run: RunView, *, width: int) -> Iterator[Text]:
 
 
 def render_note(note: NoteView, *, width: int) -> Text:
-    """Warnings are broken over lines, because they must be read; the rest is cut."""
+    """Render a note. Warnings are wrapped, because they must be readable in full; others are truncated."""
     mark, style = _NOTES[note.level]
     text = Text(mark + sanitize_line(note.text), style)
     if note.level in ("warning", "error", "user"):
@@ -196,7 +196,7 @@ def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) 
 
 
 def indent(text: Text, depth: int) -> Text:
-    """For the lines of a child run."""
+    """Indent the line of a child run."""
     if not depth:
         return text
     indented = Text("  " * depth)
@@ -209,7 +209,7 @@ def _expand(line: str) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """The text, or its beginning with an ellipsis; in cells."""
+    """Truncate a text with an ellipsis to this width in cells."""
     if cell_len(text) <= width:
         return text
     shown = Text(text[: width + 1])
@@ -218,7 +218,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _fit(text: Text, width: int) -> Text:
-    """One line of the screen. A long one is cut by characters first: measuring a line of a megabyte takes too long."""
+    """Truncate to one screen line. Cut by characters first, because measuring a line of a megabyte takes too long."""
     if len(text) > 4 * width:
         text = text[: 4 * width]
     text.truncate(width, overflow="ellipsis")
@@ -266,7 +266,7 @@ def render_checklist(items: Sequence[ChecklistItem], *, width: int, room: int | 
     """Render one line per item. With `room` for fewer lines, keep those around the item in progress."""
     first, last = 0, len(items)
     if room is not None and len(items) > room:
-        # Two lines count the items left out before and after.
+        # Two lines are for the numbers of items before and after.
         shown = max(1, room - 2)
         current = next((number for number, item in enumerate(items) if not item.is_over), len(items) - 1)
         first = min(max(0, current - 1), len(items) - shown)

@@ -1,4 +1,4 @@
-"""A run while it happens, on a painter: folds events, cleans the text that arrives, prints what is settled.
+"""The live display of a run: folds events, redacts arriving text, and prints finished items.
 
 A step is printed when it is over; until then it is in the region at the bottom, with a spinner. Text is printed block
 by block; the block that is not complete is in the region, and so are the checklist and the agents at work.
@@ -45,7 +45,7 @@ MAX_CHANGE = 20
 MAX_CHECKLIST = 12
 
 type Block = Literal["line", "block"]
-"""A blank line stands between two of them, except between two lines."""
+"""Printed items are separated by a blank line, except two of the kind `line`."""
 
 
 def _now() -> datetime:
@@ -53,7 +53,7 @@ def _now() -> datetime:
 
 
 class LiveRun:
-    """A `Sink` of events and an observer of replies. One run, and those below it."""
+    """A sink of events and an observer of replies, for a run and its child runs."""
 
     def __init__(  # noqa: PLR0913 - each is a choice of the interface that shows the run
         self,
@@ -83,7 +83,7 @@ class LiveRun:
         self._below = ""
         """The run of the last printed step."""
         self._ahead: set[tuple[str, int]] = set()
-        """Items that were printed before one that is in front of them."""
+        """Items that were printed before an earlier one that still runs."""
         self._frame = 0
         self._painted_at = 0.0
         self._last: Block | None = None
@@ -151,7 +151,7 @@ class LiveRun:
             self._paint(is_urgent=False)
 
     def show_partial(self, partial: Partial) -> None:
-        """Output of a running program, or text of a reply that another process receives."""
+        """Take output of a running program, or text of a reply that another process receives."""
         if partial.kind != "output":
             self.observe(Delta(partial.kind, partial.text))
         elif self._painter.is_live:
@@ -183,7 +183,7 @@ class LiveRun:
     def show_closing(self) -> None:
         self._painter.show(())
         self._print_checklist()
-        # A file has no edge; a line in it is whole.
+        # Lines in a file are not truncated.
         width = self._painter.width if self._painter.is_live else NO_EDGE
         self._print([render_closing(self.view, width=width)])
 
@@ -283,7 +283,7 @@ class LiveRun:
                 self._print(rendered, "line" if len(rendered) == 1 else "block")
 
     def _print_checklist(self) -> None:
-        """Print the plan as it stands, unless that is printed already."""
+        """Print the plan if it changed since it was printed."""
         items = list_checklist(self.view)
         if self._has_blocks and items != self._printed_plan:
             self._print(render_checklist(items, width=self._painter.width))
@@ -303,7 +303,7 @@ class LiveRun:
                     if change or self._verbosity or not is_counted(item):
                         yield from change or render_output(item, width=width, most=self._excerpt_lines)
             case TextView():
-                # At a terminal the text was printed while it arrived, if it is that of this process.
+                # A terminal printed the text while it arrived, if this process received it.
                 if not self._text.has_printed or not self.shows_text or not self._painter.is_live:
                     yield Text(item.text)
 
@@ -322,7 +322,7 @@ class LiveRun:
         self._painter.show(self._list_region())
 
     def _is_working(self) -> bool:
-        """Return False while the user decides an approval: nothing moves then."""
+        """Return False while the user decides an approval, so that nothing moves."""
         waits = [run.waiting.kind for run in self.view.walk() if run.waiting is not None and not run.is_over]
         return bool({"model", "retry", "step"} & set(waits)) and "approval" not in waits
 
@@ -357,7 +357,7 @@ class LiveRun:
         return [Text(), *region] if region and self._last == "block" and not tail else region
 
     def _is_block(self, step: StepView) -> bool:
-        """The child runs of the step are shown instead of it."""
+        """Return True if the step's child runs are shown instead of it."""
         return self._has_blocks and bool(step.child_run_id)
 
     def _list_plan(self, width: int) -> list[Text]:
@@ -368,7 +368,7 @@ class LiveRun:
         return [indent(line, 1) for line in render_checklist(items, width=width - 2, room=room)]
 
     def _list_output(self, run: RunView, step: StepView, *, most: int) -> list[Text]:
-        """The last lines of what a running step has printed."""
+        """Return the last output lines of a running step."""
         tail = self._outputs.get((run.run_id, step.step_id))
         return [Text(f"    {line}", "dim") for line in tail.list_lines(most)] if tail is not None else []
 
@@ -389,7 +389,7 @@ class LiveRun:
 
 
 _MAX_RUNNING = 8
-"""Lines of the region for what is under way."""
+"""Maximum lines of the region."""
 
 
 def _is_settled(item: Item) -> bool:

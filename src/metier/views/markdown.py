@@ -1,4 +1,4 @@
-"""Markdown from a model as something to print: headings, lists, tables, code, links with their address.
+"""A model's Markdown rendered for the terminal: headings, lists, tables, code, links with their address.
 
 Nothing in the text can hide or leave its place: HTML is shown as text, an address is next to the words of its link,
 there are no terminal hyperlinks. What would be slow to lay out is shown as plain text.
@@ -24,15 +24,15 @@ from metier.telemetry.sanitize import sanitize
 from metier.views.blocks import split_blocks
 
 MAX_LINE = 10_000
-"""Characters of a line that are shown at a terminal."""
+"""Maximum characters of a line on the terminal."""
 MAX_RENDERED = 12_000
-"""Characters of one block up to which it is laid out."""
+"""Maximum characters of a block that is laid out. Longer ones are printed unchanged."""
 MAX_CODE = 8_000
 MAX_TEXT = 1_000_000
 _CODE_COLORS = "ansi_dark"
 _THEME = Theme(
     {
-        # Colors of the terminal's own palette and no backgrounds: they are readable on dark and on light screens.
+        # Only colors of the terminal's palette and no backgrounds, so that text is readable on dark and light screens.
         "markdown.code": "cyan",
         "markdown.h1": "bold underline",
         "markdown.h2": "bold",
@@ -49,12 +49,12 @@ _BROKEN = (RuntimeError, AssertionError, IndexError, KeyError, ValueError, TypeE
 
 
 def render_markdown(text: str) -> RenderableType:
-    """The whole text, block by block."""
+    """Render a whole text, block by block."""
     return Group(*_separate([render_block(block) for block in split_blocks(text[:MAX_TEXT])]))
 
 
 def render_block(block: str) -> RenderableType:
-    """One block as `blocks` gives it."""
+    """Render one block, as split by `blocks`."""
     clean = _shorten(sanitize(block))
     if len(clean) > MAX_RENDERED:
         return Text(clean)
@@ -78,7 +78,7 @@ def _shorten(text: str) -> str:
 
 
 class _Guarded:
-    """A block without blank lines around it. Text that breaks the layout is shown as it is."""
+    """Render a block without blank lines around it. Text that the library can't lay out is printed unchanged."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -96,19 +96,19 @@ class _Guarded:
 
 
 def _strip_blank(lines: list[list[Segment]]) -> list[list[Segment]]:
-    """The library puts blank lines around lists and tables; the caller decides what stands between blocks."""
+    """Remove the blank lines that the library puts around lists and tables; the caller separates blocks."""
     filled = [number for number, line in enumerate(lines) if any(segment.text.strip() for segment in line)]
     return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class _Heading(Heading):
-    """Left aligned at every level."""
+    """A heading, left-aligned at every level."""
 
     LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}
 
 
 class _ListItem(ListItem):
-    """A dot or a number at the margin, with the text indented behind it."""
+    """A list item: a dot or a number at the margin and a hanging indent."""
 
     @override
     def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -130,7 +130,7 @@ class _ListItem(ListItem):
 
 
 class _Table(TableElement):
-    """Columns at the margin, with a rule below the header."""
+    """A table without borders, with a rule below the header."""
 
     @override
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -147,7 +147,7 @@ class _Table(TableElement):
 
 
 class _Code(CodeBlock):
-    """Highlighted where it is short; indented, so that it is known as code without colour."""
+    """A code block, highlighted if it is short. It is indented, so that it stands out without colors too."""
 
     @override
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -178,7 +178,7 @@ class _Markdown(Markdown):
         super().__init__("", hyperlinks=False, code_theme=_CODE_COLORS)
 
     def fill(self, text: str) -> "_Markdown":
-        """One with a text. A new one makes a parser first, which takes longer than parsing a block."""
+        """Return an instance with this text. Creating its parser takes longer than parsing a block, so it is shared."""
         filled = copy(self)
         filled.parsed = list(_show_addresses(_build_parser().parse(text)))
         return filled
@@ -195,7 +195,7 @@ def _build_empty() -> _Markdown:
 
 
 def _show_addresses(tokens: list[Token]) -> Iterator[Token]:
-    """A link whose words are its address needs the address once; an image is a link to it."""
+    """A link, which shows its address once if that is also its text. An image is rendered as a link."""
     for token in tokens:
         if token.children:
             token.children = list(_show_inline(token.children))

@@ -16,7 +16,7 @@ from rich.text import Text
 PLAIN_WIDTH = 120
 _LEAST_WIDTH = 20
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals that know them show everything between at once; others ignore them."""
+"""Synchronized output: the terminal shows everything in between at once. Others ignore these sequences."""
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
 _ASCII = str.maketrans(
     {
@@ -47,30 +47,30 @@ class Painter(Protocol):
 
     @property
     def is_live(self) -> bool:
-        """True where `show` shows something."""
+        """Return True if `show` has an effect."""
         ...
 
     def print(self, *renderables: RenderableType) -> None:
-        """Lines that stay, above the region."""
+        """Print permanent lines above the region."""
         ...
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Replace the content of the region, one line each; None removes it."""
+        """Replace the lines of the region; None removes it."""
         ...
 
     def markdown(self, block: str) -> RenderableType:
-        """A block of Markdown as it is painted here."""
+        """Lay out a block of Markdown."""
         ...
 
     def lay_out(self, renderable: RenderableType, *, width: int) -> list[Text]:
-        """The lines that something takes on the screen, for the region."""
+        """Return the screen lines of a renderable, for the region."""
         ...
 
     def close(self) -> None: ...
 
 
 class PlainPainter:
-    """Lines of plain text, or coloured ones where `CLICOLOR_FORCE` asks for it."""
+    """Prints plain lines, or colored ones if `CLICOLOR_FORCE` is set."""
 
     is_live = False
 
@@ -102,7 +102,7 @@ class PlainPainter:
 
 
 class TerminalPainter:
-    """A terminal. The size is asked for every frame, because a window may be resized."""
+    """Prints to a terminal. Its size is read for every frame, because the window can be resized."""
 
     is_live = True
 
@@ -123,13 +123,13 @@ class TerminalPainter:
         return self._size()[1]
 
     def print(self, *renderables: RenderableType) -> None:
-        """Print above the region, which is cleared; the caller shows it again."""
+        """Clear the region and print above it. The caller shows the region again."""
         self._paint(render(self._console, renderables, width=self.width), [])
 
     def show(self, lines: Sequence[Text]) -> None:
         shown = [line[: 4 * self.width] for line in lines]
         for line in shown:
-            # The last column stays free: a terminal may go to the next line when it is written.
+            # Keep the last column free: some terminals wrap to the next line after writing it.
             line.truncate(self.width - 1, overflow="ellipsis")
         region = render(self._console, shown, width=self.width)
         if region == self._last:
@@ -157,8 +157,8 @@ class TerminalPainter:
         self._send("")
 
     def _paint(self, text: str, widths: list[int]) -> None:
-        """Replace the region by the text, whose last lines are the new region."""
-        # A window that became narrower has broken the lines of the region.
+        """Replace the region with the text, whose last lines are the new region."""
+        # A narrower window has wrapped the lines of the region, so it has more screen lines now.
         up = sum(max(1, -(-each // self.width)) for each in self._shown)
         clear = f"\x1b[{up}A\r\x1b[J" if up else ""
         if clear or text:
@@ -170,7 +170,7 @@ class TerminalPainter:
         self._is_hidden = is_hidden
 
     def _send(self, text: str) -> None:
-        # A window that was closed shows nothing any more; what becomes of the run is decided by the signal that comes.
+        # The window was closed. SIGHUP follows and decides how the run continues.
         with contextlib.suppress(OSError):
             self._stream.write(text)
             self._stream.flush()
@@ -184,7 +184,7 @@ class TerminalPainter:
 
 
 def build_painter(stream: TextIO) -> Painter:
-    """For a terminal that can move its cursor a live one, else plain lines."""
+    """Open a live painter for a terminal that can move its cursor, else one for plain lines."""
     return TerminalPainter(stream) if can_move(stream) else PlainPainter(stream)
 
 
@@ -193,19 +193,19 @@ def can_move(stream: TextIO) -> bool:
 
 
 def lay_out(console: Console, renderable: RenderableType, *, width: int) -> list[Text]:
-    """Lines of text with styles, not padded."""
+    """Render lines of styled text without padding."""
     console.size = ConsoleDimensions(width, console.height)
     lines = console.render_lines(renderable, console.options.update(width=width), pad=False)
     return [Text.assemble(*((segment.text, segment.style or "") for segment in line)) for line in lines]
 
 
 def _is_forced() -> bool:
-    """`NO_COLOR` wins."""
+    """Return whether to use colors. `NO_COLOR` takes precedence."""
     return os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0") and not os.environ.get("NO_COLOR")
 
 
 def build_console(stream: TextIO, *, is_terminal: bool) -> Console:
-    """Build the console that renders for a stream; it writes nothing by itself, see `render`."""
+    """Build the console that `render` uses for a stream. It writes nothing itself."""
     console = Console(
         file=stream,
         force_terminal=is_terminal,
@@ -217,7 +217,7 @@ def build_console(stream: TextIO, *, is_terminal: bool) -> Console:
         emoji=False,
         legacy_windows=False,
     )
-    # Only what it captures is used; it writes an empty text at the end of each capture, which a closed window refuses.
+    # Only captures are used. At the end of one, rich writes an empty text, which would fail on a closed terminal.
     console.file = io.StringIO()
     return console
 
@@ -225,16 +225,16 @@ def build_console(stream: TextIO, *, is_terminal: bool) -> Console:
 def render(
     console: Console, renderables: Sequence[RenderableType], *, width: int | None = None, soft_wrap: bool = False
 ) -> str:
-    """The lines that things take, with their escape codes, each with its end."""
+    """Render lines with their escape codes and line ends."""
     if not renderables:
         return ""
     if width is not None:
-        # Else the console would take `COLUMNS` for the width, which tells of the terminal as it was some time ago.
+        # Otherwise rich would use `COLUMNS`, which may be outdated.
         console.size = ConsoleDimensions(width, console.height)
     with console.capture() as captured:
         for renderable in renderables:
             console.print(renderable, width=width, soft_wrap=soft_wrap)
-    # Lines are padded to the width by tables and code; a copied line should not end in blanks.
+    # Rich pads lines of tables and code. A copied line should not end in blanks.
     return "".join(f"{line.rstrip(' ')}\n" for line in captured.get().removesuffix("\n").split("\n"))
 
 

@@ -24,7 +24,7 @@ type WaitKind = Literal["model", "retry", "step", "approval", "input", "pause"]
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """Tokens and money. What no price is known for is counted in `unpriced_calls`, not as free."""
+    """Tokens and cost. Calls without a known price are counted in `unpriced_calls`, not as free."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -34,7 +34,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
     @property
     def known_cost_usd(self) -> float | None:
-        """None where the cost of a call is not known."""
+        """Return the cost; None if the cost of a call is unknown."""
         return None if self.unpriced_calls else self.cost_usd
 
     def plus(self, other: "Usage") -> "Usage":
@@ -48,7 +48,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class StepView(Struct, frozen=True, kw_only=True, tag_field="item", tag="step"):
-    """One call: what it is given, how it stands, and the beginning of what came back."""
+    """One call: its arguments, its state, and the beginning of its output."""
 
     step_id: str
     turn: int = 0
@@ -57,18 +57,18 @@ class StepView(Struct, frozen=True, kw_only=True, tag_field="item", tag="step"):
     line: str = ""
     """The arguments in one line that is safe to show."""
     arguments: JsonValue = None
-    """As the event has them: without secrets, long values summarised."""
+    """As in the event: without secrets, long values truncated."""
     state: StepState = "running"
     kind: StepKind = "tool"
     started_at: datetime | None = None
     duration_ms: float = 0
     exit_code: int | None = None
     output: str = ""
-    """The beginning of what came back, in lines."""
+    """The beginning of the output, in lines."""
     output_lines: int = 0
     """Number of lines of output; 0 if unknown."""
     diff: str | None = None
-    """The first lines of the change that it made to a file; None in logs of versions that did not record it."""
+    """The first lines of its file change; None in logs of older versions."""
     diff_lines: int = 0
     error: str = ""
     rule: str = ""
@@ -93,11 +93,11 @@ class TextView(Struct, frozen=True, kw_only=True, tag_field="item", tag="text"):
     turn: int
     text: str
     is_cut: bool = False
-    """The event log keeps the beginning only."""
+    """Whether the event log has only the beginning."""
 
 
 class NoteView(Struct, frozen=True, kw_only=True, tag_field="item", tag="note"):
-    """A note that is not a step: a skill took charge, a retry, a warning."""
+    """A note: a skill took over, a retry, a warning."""
 
     turn: int
     level: NoteLevel
@@ -105,11 +105,11 @@ class NoteView(Struct, frozen=True, kw_only=True, tag_field="item", tag="note"):
 
 
 type Item = StepView | TextView | NoteView
-"""Tagged, so that the JSON of a server can be read back."""
+"""Tagged, so that clients can parse the JSON of a server."""
 
 
 class CallView(Struct, frozen=True, kw_only=True):
-    """One request to a model. Retries of it are the same call."""
+    """One request to a model, including its retries."""
 
     turn: int
     provider: str
@@ -233,15 +233,15 @@ class RunView(Struct, frozen=True, kw_only=True):
         return next((step for step in self.walk_back() if step.step_id == step_id), None)
 
     def walk_back(self) -> Iterator[StepView]:
-        """Its steps, the last first."""
+        """Iterate over the steps, last first."""
         return (item for item in reversed(self.items) if isinstance(item, StepView))
 
     def find_child(self, run_id: str) -> "RunView | None":
-        """The run of this id below this one, at any depth."""
+        """Find a run among this one's children, at any depth."""
         return next((run for run in self.walk() if run.run_id == run_id), None)
 
     def walk(self) -> Iterator["RunView"]:
-        """This run and those below it."""
+        """Iterate over this run and its children, at any depth."""
         yield self
         for child in self.children:
             yield from child.walk()

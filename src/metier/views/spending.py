@@ -38,7 +38,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 def group_spending(spent: Iterable[Spent], by: Grouping) -> list[Total]:
-    """One total per group: days in order, others with the highest cost first."""
+    """Sum up the calls of each group: days in order, others with the highest cost first."""
     groups: dict[str, Total] = {}
     for each in spent:
         name: str = getattr(each, by)
@@ -50,7 +50,7 @@ def group_spending(spent: Iterable[Spent], by: Grouping) -> list[Total]:
 
 
 def render_totals(totals: list[Total], *, width: int) -> list[Text]:
-    """A line per group with a bar: of its cost, or of its tokens where no price is known."""
+    """Render a line per group with a bar of its cost, or of its tokens if no price is known."""
     by_cost = any(total.usage.cost_usd for total in totals)
     most = max((_measure(total, by_cost=by_cost) for total in totals), default=0) or 1
     names = [one_line(sanitize_line(total.name), _NAME_WIDTH) for total in totals]
@@ -68,7 +68,7 @@ def render_totals(totals: list[Total], *, width: int) -> list[Text]:
 
 
 def describe_usage(usage: Usage, *, calls: int) -> str:
-    """`$0.021   12.3k in (74 % cached)   410 out   3 calls`."""
+    """Render `$0.021   12.3k in (74 % cached)   410 out   3 calls`."""
     cost = format_cost(usage.known_cost_usd)
     if usage.unpriced_calls and usage.cost_usd:
         cost = f"{format_cost(usage.cost_usd)} and {usage.unpriced_calls} calls of unknown cost"

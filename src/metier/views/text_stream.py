@@ -1,4 +1,4 @@
-"""The text of one reply while it arrives: cleaned, and split into blocks. JSON decisions are not for people."""
+"""The text of an arriving reply: redacted and split into blocks. Replies that are JSON decisions are hidden."""
 
 from collections import deque
 
@@ -19,7 +19,7 @@ class OutputTail:
         self._rest = ""
 
     def add(self, text: str) -> None:
-        # The driver cleaned it, but a watcher reads it from a file.
+        # The driver redacted it, but a watcher reads it from a file that others could have written.
         *lines, self._rest = sanitize(self._rest + text).split("\n")
         self._lines.extend(line for line in lines if line.strip())
 
@@ -29,7 +29,7 @@ class OutputTail:
 
 
 class TextStream:
-    """One reply. Text goes in as it comes from the model, and comes out without secrets."""
+    """One reply. Takes the model's text and returns it without secrets."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._stream = LiveText(redactor)
@@ -38,11 +38,11 @@ class TextStream:
         self.shown = ""
         """Text shown so far."""
         self.has_printed = False
-        """Blocks were taken to be printed."""
+        """Whether blocks were returned for printing."""
 
     @property
     def rest(self) -> str:
-        """The block that is not complete."""
+        """Return the incomplete block."""
         return "" if self._is_decision() else self._blocks.rest
 
     def feed(self, text: str) -> str:
@@ -51,18 +51,18 @@ class TextStream:
 
     @property
     def is_holding(self) -> bool:
-        """True while something came that is not shown."""
+        """Return True while arrived text is held back."""
         return self._stream.is_holding
 
     def pause(self) -> str:
-        """Return the text that can be shown because nothing followed it for a moment."""
+        """Return held-back text that can be shown because nothing followed it for a moment."""
         return self._take(self._stream.pause())
 
     def close(self) -> str:
         return self._take(self._stream.close())
 
     def take_blocks(self, *, is_end: bool = False) -> list[str]:
-        """The blocks that are complete; at the end of the reply also the last one."""
+        """Return the complete blocks; at the end of the reply also the last one."""
         if self._is_decision():
             return []
         ready, self._ready = self._ready, []
@@ -77,5 +77,5 @@ class TextStream:
         return clean
 
     def _is_decision(self) -> bool:
-        """A reply in JSON is a decision: what it leads to is shown."""
+        """Return True for a JSON decision, whose steps are shown instead."""
         return self.shown.lstrip().startswith(_JSON_STARTS)

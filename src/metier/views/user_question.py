@@ -1,4 +1,4 @@
-"""A run's question to the user: its text and the typed fields of the answer, parsed once from what the model wrote."""
+"""A run's question to the user: its text and the typed fields of the answer, parsed from the model's arguments."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ class QuestionField(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, JsonValue] | None = None
     """Its JSON Schema; None if the question gives only a name."""
     required: bool | None = None
-    """None if the question doesn't say. Forms that cannot express that choose their own default."""
+    """None if the question doesn't say. Forms that can't express that use their own default."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ class QuestionField(Struct, frozen=True, kw_only=True):
 
 
 class UserQuestion(Struct, frozen=True, kw_only=True):
-    """A question that a run waits for an answer to."""
+    """An unanswered question of a run."""
 
     request_id: str
     text: str

@@ -1,4 +1,4 @@
-"""A run as bars over time: turns, model calls, steps, child runs. Idle time is compressed, so that work can be seen.
+"""A run as bars over time: turns, model calls, steps, child runs. Idle time is compressed, so that work is visible.
 
 Pure: times are those of the events, positions are percentages of the width.
 """
@@ -15,16 +15,16 @@ from metier.views.run_view import CallView, Item, NoteView, RunView, StepView, T
 
 IDLE_WIDTH = 2.5
 """Percent of the width that a compressed gap takes."""
-_LEAST_IDLE_SECONDS = 1.5
-_LEAST_WIDTH = 0.4
-"""Percent; a bar is always to be seen."""
+_MIN_IDLE_SECONDS = 1.5
+_MIN_WIDTH = 0.4
+"""Percent of the width, so that short bars are visible."""
 _MAX_GAPS = 12
 
 type RowKind = Literal["call", "step", "text", "note", "child"]
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """Time in which nothing happened: the run waited for a user, a worker or a retry."""
+    """Time without activity: the run waited for a user, a worker or a retry."""
 
     at: float
     width: float
@@ -35,9 +35,9 @@ class Row(Struct, frozen=True, kw_only=True):
     kind: RowKind
     turn: int
     key: str
-    """Unique on its page, and the same for the same row while the run continues."""
+    """Unique on the page, and stable while the run continues."""
     run_id: str = ""
-    """The run whose row it is: that of the page, or one below it."""
+    """The run of the row: that of the page or a child run."""
     at: float = 0.0
     width: float = 0.0
     seconds: float = 0.0
@@ -77,7 +77,7 @@ class _Span(Struct, frozen=True):
 
 
 def build_waterfall(view: RunView) -> Waterfall:
-    """Rows in the order in which they happened, by turn; those of child runs follow the step that began them."""
+    """Build rows in chronological order by turn. Those of a child run follow the step that started it."""
     origin = view.started_at
     now = _seconds(view.updated_at, origin)
     spans = sorted(_list_spans(view, origin, now), key=lambda span: span.start)
@@ -96,7 +96,7 @@ class _Scale:
         covered = list(_merge(spans))
         self.busy = sum(span.end - span.start for span in covered)
         idle = [_Span(before.end, after.start) for before, after in pairwise(covered)]
-        least = max(_LEAST_IDLE_SECONDS, 0.05 * self.busy)
+        least = max(_MIN_IDLE_SECONDS, 0.05 * self.busy)
         longest = sorted((span for span in idle if span.end - span.start > least), key=lambda s: s.start - s.end)
         self._idle = sorted(longest[:_MAX_GAPS], key=lambda span: span.start)
         squeezed = sum(span.end - span.start for span in self._idle)
@@ -118,8 +118,8 @@ class _Scale:
         return round(min(100.0, max(0.0, at)), 3)
 
     def bar(self, start: float, seconds: float) -> tuple[float, float]:
-        at = min(self.position(start), 100.0 - _LEAST_WIDTH)
-        return at, round(max(_LEAST_WIDTH, self.position(start + seconds) - at), 3)
+        at = min(self.position(start), 100.0 - _MIN_WIDTH)
+        return at, round(max(_MIN_WIDTH, self.position(start + seconds) - at), 3)
 
 
 def _merge(spans: Sequence[_Span]) -> Iterator[_Span]:
@@ -158,19 +158,19 @@ def _list_rows(view: RunView, scale: _Scale, *, origin: datetime | None, depth: 
             continue
         row = _build_item(item, scale, key=f"{view.run_id}-i{number}", times=times, depth=depth)
         rows.setdefault(item.turn, []).append(replace(row, run_id=view.run_id))
-    below = {child.run_id: child for child in view.children}
+    children = {child.run_id: child for child in view.children}
     for turn in sorted(rows):
         for row in rows[turn]:
             yield row
-            child = below.pop(row.step.child_run_id, None) if row.step is not None else None
+            child = children.pop(row.step.child_run_id, None) if row.step is not None else None
             if child is not None:
                 yield from _nest(child, scale, origin=origin, turn=turn, depth=depth + 1)
-    for child in below.values():
+    for child in children.values():
         yield from _nest(child, scale, origin=origin, turn=view.turn, depth=depth + 1)
 
 
 def _nest(child: RunView, scale: _Scale, *, origin: datetime | None, turn: int, depth: int) -> Iterator[Row]:
-    """A child run and what it did, all in the turn of the run above."""
+    """List the row of a child run and its own rows, all in the turn of the parent."""
     start = _seconds(child.started_at, origin)
     seconds = child.duration_ms / 1000 or max(0.0, _seconds(child.updated_at, origin) - start)
     at, width = scale.bar(start, seconds)

@@ -1,4 +1,4 @@
-"""Approvals: list, look at, decide. The first decision counts, and who made it is on record."""
+"""Approvals: list, get, decide. The first decision counts; each one is recorded with its user."""
 
 from typing import Annotated, Literal
 
@@ -16,16 +16,16 @@ from metier.server.state import CurrentUser, ServerState, State
 
 router = APIRouter(prefix="/approvals", tags=["approvals"])
 
-type ApprovalName = Annotated[str, Path(max_length=200, description="The id of an approval, or the beginning of it.")]
+type ApprovalName = Annotated[str, Path(max_length=200, description="The ID of an approval, or a unique prefix of it.")]
 
 
 class Decision(Body):
-    reason: Annotated[str, Field(max_length=10_000, description="Why; of a denial the model reads it.")] = ""
+    reason: Annotated[str, Field(max_length=10_000, description="The model reads the reason of a denial.")] = ""
     hash: Annotated[
         str,
         Field(
             max_length=200,
-            description="`hash` of the call that was reviewed; approving needs it.",
+            description="`hash` of the reviewed call; required to approve.",
         ),
     ] = ""
 
@@ -41,9 +41,9 @@ class Approval(Decision):
 async def list_approvals(
     state: State,
     status: Annotated[Literal["open", "approved", "denied", "expired", ""], Query()] = "open",
-    run: Annotated[str, Query(max_length=200, description="Only those of this run.")] = "",
+    run: Annotated[str, Query(max_length=200, description="Only approvals of this run.")] = "",
 ) -> Response:
-    """Oldest first; without a status, also those that were decided."""
+    """List approvals, oldest first. With an empty status, include decided ones."""
     run_id = (await state.runtime.find(run)).run_id if run else ""
     found = await state.runtime.approvals.list_all(run_id=run_id, status=status)
     return answer_page(state, [approval_as_json(each) for each in found])
@@ -51,7 +51,7 @@ async def list_approvals(
 
 @router.get("/{approval}", response_model=dict[str, JsonValue])
 async def get_approval(state: State, approval: ApprovalName) -> Response:
-    """The exact call, what it would change, why it is wanted, and every decision that was tried."""
+    """Return the exact call, its expected changes, the reason for asking, and all decisions."""
     question = await state.runtime.approvals.get(approval)
     attempts = await state.runtime.approvals.attempts(question)
     return answer(state, {**approval_as_json(question), "attempts": [attempt_as_json(each) for each in attempts]})
@@ -61,14 +61,14 @@ async def get_approval(state: State, approval: ApprovalName) -> Response:
 async def approve(
     request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Approval, key: Key = ""
 ) -> Response:
-    """Let the call run, once, as it stands or with other arguments. The run continues."""
+    """Allow the call once, unchanged or with other arguments. The run continues."""
     if wanted.arguments is not None:
         check_grant(user, "edit")
     if not wanted.hash:
         raise HttpProblem(
             422,
             "hash_missing",
-            f"Approving {approval!r} needs the hash of the call that was looked at",
+            f"Approving {approval!r} needs the hash of the reviewed call",
             hint=f"Send `hash` of GET /api/v1/approvals/{approval}",
         )
     reply = Reply(decision="approved", by=user.name, reason=wanted.reason, arguments=wanted.arguments)
@@ -79,7 +79,7 @@ async def approve(
 async def deny(
     request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Decision, key: Key = ""
 ) -> Response:
-    """Refuse the call; the model is told, with the reason. The run continues."""
+    """Deny the call. The model reads the reason, and the run continues."""
     reply = Reply(decision="denied", by=user.name, reason=wanted.reason)
     return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
 

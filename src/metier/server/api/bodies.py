@@ -1,4 +1,4 @@
-"""Responses of routes: documents without secrets, pages of them, and files that no browser opens as ours."""
+"""Request and response bodies: documents without secrets, pages of them, and downloads."""
 
 from typing import Annotated, Any, cast
 from urllib.parse import quote
@@ -12,8 +12,8 @@ from metier.server.state import ServerState
 from metier.telemetry.redaction import Json
 from metier.values import Value
 
-type Cursor = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before.")]
-type PageSize = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+type Cursor = Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous page.")]
+type PageSize = Annotated[int, Query(ge=1, le=500, description="Maximum number of items.")]
 
 _DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
@@ -25,14 +25,14 @@ class Body(Value):
 
 
 class Listing(Body):
-    """One page of a list."""
+    """A page of a list."""
 
     items: tuple[dict[str, JsonValue], ...]
-    next: Annotated[int, Field(description="The `cursor` of the next page; 0 where this is the last.")] = 0
+    next: Annotated[int, Field(description="The `cursor` of the next page; 0 on the last page.")] = 0
 
 
 def answer(state: ServerState, document: Document, *, status: int = 200) -> Response:
-    """The document as JSON, without the secrets of the host."""
+    """Return the document as JSON, without the host's secrets."""
     clean = state.redactor.redact_value(cast("Json", document))  # JSON values either way
     return JSONResponse(cast("Any", clean), status_code=status)
 
@@ -42,7 +42,7 @@ def answer_page(state: ServerState, items: list[Document], *, following: int = 0
 
 
 def answer_file(data: bytes, *, name: str) -> Response:
-    """A download: whatever is in it, no browser shows it as a page of this server."""
+    """Return a download. Its headers keep browsers from rendering it, because it can contain hostile HTML."""
     plain = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-._") else "_" for mark in name)
     return Response(
         data,

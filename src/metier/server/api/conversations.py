@@ -1,4 +1,4 @@
-"""Conversations: create, send, history. A turn is a run, whose events are followed as those of any other."""
+"""Conversations: create, send a message, read the history. Each turn is a run."""
 
 from typing import Annotated
 
@@ -24,7 +24,10 @@ type Name = Annotated[str, Path(max_length=255, pattern=rf"^{_MARKS}+$", descrip
 
 
 class NewConversation(RunLimits):
-    name: Annotated[str, Field(max_length=200, pattern=rf"^{_MARKS}*$", description="Yours; empty: a new one.")] = ""
+    name: Annotated[
+        str,
+        Field(max_length=200, pattern=rf"^{_MARKS}*$", description="Empty generates a name."),
+    ] = ""
     agent: Annotated[str, Field(max_length=200)] = ""
     model: Annotated[str, Field(max_length=200)] = ""
 
@@ -35,13 +38,13 @@ class Message(Body):
 
 @router.get("", response_model=Listing)
 async def list_conversations(state: State, limit: PageSize = 50) -> Response:
-    """The one used last first."""
+    """List conversations, most recently used first."""
     return answer_page(state, [_as_item(each) for each in await list_chats(state.runtime, limit=limit)])
 
 
 @router.post("", status_code=201, response_model=dict[str, JsonValue])
 async def create_conversation(request: Request, state: State, wanted: NewConversation, key: Key = "") -> Response:
-    """Choose the name, the agent and the model; it exists with its first message."""
+    """Choose name, agent and model of a conversation. It is created with its first message."""
 
     async def create(once: Once) -> Document:
         name = wanted.name or once.make_run_id()
@@ -56,9 +59,11 @@ async def create_conversation(request: Request, state: State, wanted: NewConvers
 
 @router.get("/{name}", response_model=dict[str, JsonValue])
 async def get_conversation(
-    state: State, name: Name, limit: Annotated[int, Query(ge=1, le=1000, description="The last so many.")] = 100
+    state: State,
+    name: Name,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of turns.")] = 100,
 ) -> Response:
-    """Its turns, oldest first, and the turn that is open, if there is one."""
+    """Return the turns of a conversation, oldest first, and its open turn, if there is one."""
     if await state.runtime.store.contexts.find_state(name) is None:
         raise HttpProblem(404, "conversation_unknown", f"There is no conversation {name!r}")
     chat = await open_chat(state.runtime, ChatRequest(context_id=name))
@@ -82,7 +87,7 @@ async def get_conversation(
 
 @router.post("/{name}/messages", status_code=201, response_model=dict[str, JsonValue])
 async def send_message(request: Request, state: State, name: Name, wanted: Message, key: Key = "") -> Response:
-    """Say something. The answer is the run of the turn: stream its events, then read the conversation again."""
+    """Send a message. The response names the run of the turn: stream its events, then read the conversation."""
 
     async def send(_once: Once) -> Document:
         chat = await open_chat(state.runtime, ChatRequest(context_id=name))

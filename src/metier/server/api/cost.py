@@ -1,4 +1,4 @@
-"""Usage and cost of runs, also as Prometheus metrics."""
+"""Usage and cost of runs, and metrics for Prometheus."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -24,10 +24,10 @@ _MAX_COUNTED = 10_000
 @router.get("/cost", response_model=dict[str, JsonValue])
 async def get_cost(
     state: State,
-    by: Annotated[Grouping, Query(description="What is added up.")] = "model",
+    by: Annotated[Grouping, Query(description="Group by.")] = "model",
     since: Annotated[str, Query(max_length=40, description="24h, 7d, 4w, or a date such as 2026-01-31.")] = "7d",
 ) -> Response:
-    """The usage of model calls since then, of runs that ended or wait; `missing` ended runs are not counted yet."""
+    """Return the usage of model calls of ended and waiting runs. `missing` ended runs are not counted yet."""
     begun = parse_since(since, now=state.host.clock.now()) if since else None
     read = await read_spending(state.runtime, by, since=begun)
     totals: list[JsonValue] = [_as_item(total) for total in read.totals]
@@ -38,7 +38,7 @@ async def get_cost(
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(state: State) -> Response:
-    """For Prometheus."""
+    """Return metrics in the text format of Prometheus."""
     text = "".join(f"{line}\n" for line in await _measure(state))
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -71,7 +71,7 @@ async def _measure(state: ServerState) -> list[str]:
 
 
 def _render_usage(totals: Sequence[UsageTotal]) -> Iterator[str]:
-    """Of all processes, from the store: totals never shrink, because they outlive their runs."""
+    """Render the totals of all processes. They never shrink, because the store keeps them when runs are deleted."""
     yield "# HELP metier_model_calls_total Model calls of runs that ended or wait."
     yield "# TYPE metier_model_calls_total counter"
     for model, amounts in totals:

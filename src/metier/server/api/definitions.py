@@ -1,4 +1,4 @@
-"""Definitions of the workspace: tasks with their inputs, agents, skills."""
+"""Definitions of the workspace: tasks, agents, skills."""
 
 from pathlib import Path as FilePath
 from typing import Annotated, Literal
@@ -35,26 +35,26 @@ type TaskName = Annotated[str, Path(max_length=300, description="The ID of a tas
 
 class StartTask(RunLimits):
     inputs: Annotated[dict[str, JsonValue], Field(description="The inputs, by name; see `input_schema`.")] = {}  # noqa: RUF012 - pydantic copies it
-    agent: Annotated[str, Field(max_length=200, description="Who does the steps that name no agent.")] = ""
+    agent: Annotated[str, Field(max_length=200, description="The agent for steps that name none.")] = ""
     model: Annotated[str, Field(max_length=200)] = ""
     mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
 
 
 @router.get("/tasks", response_model=Listing)
 async def list_tasks(state: State) -> Response:
-    """The task definitions of the workspace, also those that cannot be used, with their problems."""
+    """List the task definitions of the workspace, including invalid ones with their problems."""
     return answer_page(state, await run_sync(_read_tasks, state.host))
 
 
 @router.get("/tasks/{task:path}/input-schema", response_model=dict[str, JsonValue])
 async def get_input_schema(state: State, task: TaskName) -> Response:
-    """The JSON Schema of its inputs alone, for forms."""
+    """Return the JSON Schema of a task's inputs, for forms."""
     return answer(state, build_input_schema(await run_sync(find_task, state.host, task)))
 
 
 @router.post("/tasks/{task:path}/runs", status_code=201, response_model=dict[str, JsonValue])
 async def start_task(request: Request, state: State, task: TaskName, wanted: StartTask, key: Key = "") -> Response:
-    """Run a task with these inputs."""
+    """Start a run of a task with these inputs."""
 
     async def start(once: Once) -> Document:
         await run_sync(find_task, state.host, task)
@@ -69,7 +69,7 @@ async def start_task(request: Request, state: State, task: TaskName, wanted: Sta
 
 @router.get("/tasks/{task:path}", response_model=dict[str, JsonValue])
 async def show_task(state: State, task: TaskName) -> Response:
-    """A task with its steps and the JSON Schema of its inputs."""
+    """Return a task with its steps and the JSON Schema of its inputs."""
     found = await run_sync(find_task, state.host, task)
     return answer(state, {**task_as_json(found), "input_schema": build_input_schema(found)})
 
@@ -81,12 +81,12 @@ async def list_agents(state: State) -> Response:
 
 @router.get("/skills", response_model=Listing)
 async def list_skills(state: State) -> Response:
-    """The skills that this workspace knows; `active` are those that a run would have."""
+    """List the installed skills. New runs have those that are `active`."""
     return answer_page(state, await run_sync(_read_skills, state.host))
 
 
 def find_task(host: Host, task_id: str) -> TaskDefinition:
-    """Raises `HttpProblem` for one that is not there, `ConfigError` for one that cannot be used."""
+    """Return a task. Raises `HttpProblem` if there is none, `ConfigError` if it is invalid."""
     if fold_id(task_id) not in list_definitions(host.workspace, "tasks", TASK_FILE):
         raise HttpProblem(404, "task_unknown", f"No task is called {task_id!r}", hint="GET /api/v1/tasks lists them")
     return get_task(host, task_id)

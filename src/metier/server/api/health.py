@@ -16,34 +16,34 @@ router = APIRouter(tags=["health"])
 
 
 class Health(Body):
-    status: Annotated[str, Field(description="`ok` where the store answers.")]
+    status: Annotated[str, Field(description="`ok` if the store answers.")]
     version: str
 
 
 @router.get("/health")
 async def get_health(state: State) -> Health:
-    """Needs no token, and says nothing of the workspace."""
+    """Check that the server reaches its store. Needs no token and reveals nothing about the workspace."""
     await state.runtime.store.list_runs(limit=1)
     return Health(status="ok", version=__version__)
 
 
 MAX_WAIT_SECONDS = 600
-"""A run that waits longer is a problem even if workers are there: there are too few of them."""
+"""If a run waits longer, there are too few workers."""
 _MAX_COUNTED = 10_000
 
 
 class QueueHealth(NamedTuple):
     waiting: int
-    """Runs of the queue that no process drives."""
+    """Runs in the queue that no process drives."""
     lost: int
-    """Those of them whose worker was lost."""
+    """How many of them lost their worker."""
     oldest_seconds: float
-    """Since the last change of the run that has waited the longest; 0 if none waits."""
+    """Time since the last change of the run that has waited the longest; 0 if none waits."""
     finding: Finding
 
 
 async def read_queue(state: ServerState) -> QueueHealth:
-    """Read the queue of this server."""
+    """Check this server's queue."""
     store = state.runtime.store
     rows = await store.list_stale(queue=state.queue, limit=_MAX_COUNTED)
     now = state.host.clock.now()
@@ -51,11 +51,11 @@ async def read_queue(state: ServerState) -> QueueHealth:
     lost = sum(bool(row.left_by) for row in rows)
     driven = await store.search_runs(RunSearch(statuses=("in_progress", "delegating")), limit=_MAX_COUNTED)
     has_worker = state.pool is not None or any(row.driver and row.queue == state.queue for row in driven)
-    finding = _judge(len(rows), oldest, lost=lost, has_worker=has_worker)
+    finding = _build_finding(len(rows), oldest, lost=lost, has_worker=has_worker)
     return QueueHealth(waiting=len(rows), lost=lost, oldest_seconds=oldest, finding=finding)
 
 
-def _judge(waiting: int, oldest: float, *, lost: int, has_worker: bool) -> Finding:
+def _build_finding(waiting: int, oldest: float, *, lost: int, has_worker: bool) -> Finding:
     if not waiting:
         return Finding(area="runs", name="queue", state="ok", detail="No run is waiting for a worker")
     runs = f"{waiting:,} {'run is' if waiting == 1 else 'runs are'} waiting for a worker"

@@ -1,4 +1,4 @@
-"""The HTTP API under `/api/v1`: which routers it is made of."""
+"""The HTTP API under `/api/v1`."""
 
 from typing import Any
 
@@ -12,30 +12,30 @@ PREFIX = "/api/v1"
 FAILURES: dict[int | str, dict[str, object]] = {
     status: {"model": ProblemDocument, "description": text}
     for status, text in (
-        (400, "The request is wrong."),
-        (401, "No token, or one that is not good."),
-        (403, "The user may not do this, or the request comes from another site."),
-        (404, "There is no such thing."),
-        (409, "It is decided, driven or changed already."),
-        (413, "The body is too long."),
-        (421, "Another host name."),
-        (422, "The request does not have the form of the schema."),
+        (400, "Invalid request."),
+        (401, "Missing or invalid token."),
+        (403, "The user lacks the permission, or the request comes from another site."),
+        (404, "Not found."),
+        (409, "Conflict: already decided, driven by another process, or changed."),
+        (413, "The body is too large."),
+        (421, "The host name is not allowed."),
+        (422, "The request doesn't match the schema."),
         (429, "Too many requests."),
-        (503, "The store or the model cannot be reached."),
+        (503, "The store or the model is unavailable."),
     )
 }
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
     for module in (health, runs, approvals, definitions, conversations, schedules, cost):
-        # Not by a router between: that one would build all its routes now, and each again at the first request.
+        # Not through a common router: FastAPI would build each route twice.
         app.include_router(module.router, prefix=PREFIX, responses={**FAILURES})
     state.access.allow_writes(rf"{PREFIX}/approvals/[^/]+/(approve|deny)", "approver")
     state.access.allow_writes(rf"{PREFIX}/runs/[^/]+/(answer|resume)", "approver")
 
 
 def describe_security(app: FastAPI, *, cookie: str) -> None:
-    """Add the ways to sign in to the OpenAPI document. `/health` needs none of them."""
+    """Add the security schemes to the OpenAPI document. `/health` needs none."""
     build = app.openapi
 
     def build_with_security() -> dict[str, Any]:

@@ -33,7 +33,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.run_outcome import build_outcome
 from metier.server.api.bodies import Body, Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once
-from metier.server.feed import Place, Told, Watcher, parse_place, read_past
+from metier.server.feed import Place, SentEvent, Watcher, parse_place, read_past
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import check_answer_grants
@@ -45,12 +45,13 @@ from metier.values import dump_fields
 router = APIRouter(prefix="/runs", tags=["runs"])
 
 type RunName = Annotated[
-    str, Path(max_length=200, pattern=r"^[^/\\\x00]+$", description="The id of a run, its beginning, or `latest`.")
+    str,
+    Path(max_length=200, pattern=r"^[^/\\\x00]+$", description="The ID of a run, a prefix of it, or `latest`."),
 ]
 
 
 Texts = tuple[Annotated[str, Field(max_length=200)], ...]
-"""Not a `type` statement: the framework must see that it is a list, to read a parameter that is given several times."""
+"""Not a `type` statement: FastAPI doesn't look through one, and would read a repeated parameter as a single value."""
 
 
 class RunQuery(Body):
@@ -64,19 +65,19 @@ class RunQuery(Body):
     not_skill: Texts = ()
     task: Annotated[Texts, Field(description="IDs of task definitions.")] = ()
     not_task: Texts = ()
-    text: Annotated[Texts, Field(description="Words of the task text or of the id.")] = ()
+    text: Annotated[Texts, Field(description="Words of the task text or of the ID.")] = ()
     not_text: Texts = ()
     min_cost_usd: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     max_cost_usd: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     since: Annotated[str, Field(max_length=40, description="24h, 7d, 4w, or a date such as 2026-01-31.")] = ""
     until: Annotated[str, Field(max_length=40)] = ""
-    children: Annotated[bool, Field(description="Also runs that another run ordered.")] = True
-    context: Annotated[str, Field(max_length=255, description="Only runs of this conversation, whatever else.")] = ""
-    cursor: Annotated[int, Field(ge=0, le=2**62, description="`next` of the page before.")] = 0
-    limit: Annotated[int, Field(ge=1, le=500, description="How many at most.")] = 50
+    children: Annotated[bool, Field(description="Include child runs.")] = True
+    context: Annotated[str, Field(max_length=255, description="Conversation; other filters are ignored.")] = ""
+    cursor: Annotated[int, Field(ge=0, le=2**62, description="`next` of the previous page.")] = 0
+    limit: Annotated[int, Field(ge=1, le=500, description="Maximum number of items.")] = 50
 
     def build(self, *, now: datetime) -> RunSearch:
-        """Raises `UsageError` for what is no time."""
+        """Build the search. Raises `UsageError` for an invalid time."""
         return RunSearch(
             statuses=self.status,
             not_statuses=self.not_status,
@@ -100,35 +101,35 @@ class RunQuery(Body):
 
 class ResumeRun(Body):
     max_turns: Annotated[
-        int | None, Field(ge=1, le=100_000, description="Raise the limit of turns; needs the grant `limits`.")
+        int | None, Field(ge=1, le=100_000, description="New maximum number of turns; needs the grant `limits`.")
     ] = None
     max_cost_usd: Annotated[
         float | None,
-        Field(gt=0, allow_inf_nan=False, description="Raise the limit of the cost; needs the grant `limits`."),
+        Field(gt=0, allow_inf_nan=False, description="New maximum cost; needs the grant `limits`."),
     ] = None
-    accept_changed_skills: Annotated[
-        bool, Field(description="Accept changed files of skills; needs the grant `code`.")
-    ] = False
-    token: Annotated[str, Field(max_length=2000, description="`resume_token` of the run: go on only from there.")] = ""
+    accept_changed_skills: Annotated[bool, Field(description="Accept changed skill files; needs the grant `code`.")] = (
+        False
+    )
+    token: Annotated[str, Field(max_length=2000, description="`resume_token`: fail if the run changed.")] = ""
 
 
 class AnswerRun(ResumeRun):
-    values: Annotated[dict[str, JsonValue] | None, Field(description="Answers to what the run asks, by name.")] = None
+    values: Annotated[dict[str, JsonValue] | None, Field(description="Answers to the question, by field name.")] = None
     doubt: Annotated[
-        Literal["done", "retry", "skip", "abort"] | None, Field(description="What became of a step in doubt.")
+        Literal["done", "retry", "skip", "abort"] | None, Field(description="The outcome of an interrupted step.")
     ] = None
 
 
 class ForkRun(Body):
-    at: Annotated[int, Field(ge=1, le=10_000_000, description="How many entries the new run shares.")]
+    at: Annotated[int, Field(ge=1, le=10_000_000, description="Number of entries that the new run shares.")]
     model: Annotated[str, Field(max_length=200)] = ""
     provider: Annotated[str, Field(max_length=100)] = ""
-    task: Annotated[str, Field(max_length=500_000, description="Another task text.")] = ""
+    task: Annotated[str, Field(max_length=500_000, description="New task text.")] = ""
 
 
 @router.post("", status_code=201, response_model=dict[str, JsonValue])
 async def start_run(request: Request, state: State, wanted: StartRun, key: Key = "") -> Response:
-    """Start a run. It is driven by this server or a worker; follow it with its events."""
+    """Start a run. This server or a worker executes it; stream its events to follow it."""
 
     async def start(once: Once) -> Document:
         run = RunRequest(
@@ -149,7 +150,7 @@ async def list_runs(
     state: State,
     wanted: Annotated[RunQuery, Query()],
 ) -> Response:
-    """Newest first. Of several values of one field one must fit; fields with `not_` exclude."""
+    """List runs, newest first. Several values of a field are alternatives; fields with `not_` exclude."""
     store = state.runtime.store
     if wanted.context:
         rows = await store.list_runs(context_id=wanted.context, before=wanted.cursor, limit=wanted.limit)
@@ -168,7 +169,7 @@ async def get_run(state: State, run: RunName) -> Response:
 
 @router.get("/{run}/view", response_model=dict[str, JsonValue])
 async def get_view(state: State, run: RunName) -> Response:
-    """The run as people see it: steps, texts, model calls, usage, child runs."""
+    """Return the view of a run: steps, texts, model calls, usage, child runs."""
     row = await state.runtime.find(run)
     view = to_builtins(await read_run_view(state.runtime, row.run_id))
     return answer(state, cast("Document", _plain(view)))
@@ -176,7 +177,7 @@ async def get_view(state: State, run: RunName) -> Response:
 
 @router.get("/{run}/entries", response_model=Listing)
 async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: PageSize = 200) -> Response:
-    """The journal of a run without secrets, oldest first; `seq` is the number of an entry."""
+    """List the journal of a run without secrets, oldest first. `seq` is the number of an entry."""
     row = await state.runtime.find(run)
     entries = (await read_history(state.runtime, row.run_id, after=cursor))[:limit]
     clean = build_host_cleaner(state.runtime.host).value
@@ -189,7 +190,7 @@ async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: Pa
 
 @router.post("/{run}/cancel", response_model=dict[str, JsonValue])
 async def cancel_run(request: Request, state: State, user: CurrentUser, run: RunName, key: Key = "") -> Response:
-    """End a run for good. One that a process drives is ended by that process, which is asked to."""
+    """Cancel a run. A process that drives it is asked to stop, so `is_over` can still be false."""
 
     async def cancel(_once: Once) -> Document:
         row = await state.runtime.find(run)
@@ -205,21 +206,21 @@ async def cancel_run(request: Request, state: State, user: CurrentUser, run: Run
 async def resume_run(
     request: Request, state: State, user: CurrentUser, run: RunName, wanted: ResumeRun, key: Key = ""
 ) -> Response:
-    """Continue with a run: after an approval, a stop, a crash, or with raised limits."""
-    return await _go_on(request, state, run, AnswerRun(**wanted.model_dump()), user=user, key=key)
+    """Continue a run after an approval, a stop or a crash, or with higher limits."""
+    return await _continue_run(request, state, run, AnswerRun(**wanted.model_dump()), user=user, key=key)
 
 
 @router.post("/{run}/answer", response_model=dict[str, JsonValue])
 async def answer_run(
     request: Request, state: State, user: CurrentUser, run: RunName, wanted: AnswerRun, key: Key = ""
 ) -> Response:
-    """Answer what a run asks, or say what became of a step in doubt; it continues with that."""
-    return await _go_on(request, state, run, wanted, user=user, key=key)
+    """Answer a run's question, or resolve its interrupted step. The run continues."""
+    return await _continue_run(request, state, run, wanted, user=user, key=key)
 
 
 @router.post("/{run}/fork", status_code=201, response_model=dict[str, JsonValue])
 async def fork(request: Request, state: State, run: RunName, wanted: ForkRun, key: Key = "") -> Response:
-    """A new run that shares the first entries of this one and continues from there."""
+    """Start a new run that shares the first entries of this one and continues from there."""
 
     async def work(_once: Once) -> Document:
         row = await state.runtime.find(run)
@@ -234,7 +235,7 @@ async def fork(request: Request, state: State, run: RunName, wanted: ForkRun, ke
 
 @router.get("/{run}/export")
 async def export(state: State, run: RunName) -> Response:
-    """A file with the run, its children and what they are pinned to, without secrets; `agent runs import` reads it."""
+    """Download the run, its children and their pinned files, without secrets, for `agent runs import`."""
     row = await state.runtime.find(run)
     archive = await export_run(state.runtime, row.run_id)
     return answer_file(await run_sync(render_archive, archive), name=f"{row.run_id}.metier-run")
@@ -250,14 +251,14 @@ async def list_artifacts(state: State, run: RunName) -> Response:
 
 @router.get("/{run}/artifacts/{name}")
 async def get_artifact(state: State, run: RunName, name: Annotated[str, Path(max_length=255)]) -> Response:
-    """Always a download, never a page of this server."""
+    """Download an artifact. Browsers never show it as a page of this server."""
     row = await state.runtime.find(run)
     folder = state.runtime.folder(row.run_id) / "artifacts"
     file = next((each for each in folder.glob("*") if each.name == name), None)
     if file is None or not file.is_file() or file.is_symlink():
         raise HttpProblem(404, "artifact_unknown", f"Run {row.run_id!r} has no artifact of this name")
     try:
-        # Programs of the run may put a link or a pipe there between the look and the reading.
+        # Programs of the run may replace the file with a symlink or a pipe after the check above.
         data = await run_sync(partial(read_contained, file, within=folder, limit=file.stat().st_size))
     except OSError as error:
         raise HttpProblem(404, "artifact_unknown", f"Run {row.run_id!r} has no artifact of this name") from error
@@ -274,7 +275,7 @@ async def describe_run(state: ServerState, row: RunRow) -> Document:
     return {**row_as_json(row), **outcome.document, "question": asked, "resume_token": token}
 
 
-async def _go_on(
+async def _continue_run(
     request: Request, state: ServerState, run: str, wanted: AnswerRun, *, user: User, key: str
 ) -> Response:
     async def work(_once: Once) -> Document:
@@ -295,7 +296,7 @@ async def _go_on(
         if not row.driver:
             check_answer(status, given)
         if status.state.started is None:
-            raise UsageError(f"Run {row.run_id!r} has not begun")
+            raise UsageError(f"Run {row.run_id!r} has not started")
         after = await wake(runtime, row.run_id, given, queue=state.queue)
         state.nudge()
         return {**row_as_json(await runtime.find(row.run_id)), "goes_on": after.phase not in FINAL}
@@ -304,9 +305,9 @@ async def _go_on(
 
 
 def _plain(value: object) -> object:
-    """Times as text."""
+    """Convert times to text."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in cast("dict[str, object]", value).items()}  # of `asdict`
+        return {key: _plain(each) for key, each in cast("dict[str, object]", value).items()}  # from `to_builtins`
     if isinstance(value, list | tuple):
         return [_plain(each) for each in cast("list[object]", value)]
     return value.isoformat() if isinstance(value, datetime) else value
@@ -314,9 +315,9 @@ def _plain(value: object) -> object:
 
 PING_SECONDS = 15
 SEND_SECONDS = 20
-"""Time that a client may take for one piece; a slower one is disconnected and may reconnect."""
-_TOGETHER = 64
-"""Events that are sent in one piece."""
+"""Time for a client to read one chunk. A slower one is disconnected and can reconnect."""
+_MAX_BATCH = 64
+"""Events in one chunk."""
 _SETTLE_SECONDS = 0.2
 _LAST = frozenset({"run_finished", "run_failed"})
 
@@ -330,13 +331,14 @@ async def get_events(
     request: Request,
     state: State,
     run: RunName,
-    after: Annotated[str, Query(max_length=100, description="Only events behind this one, by its `id`.")] = "",
+    after: Annotated[str, Query(max_length=100, description="Only events after this `id`.")] = "",
     last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=100)] = "",
     limit: PageSize = 200,
 ) -> Response:
-    """With `Accept: text/event-stream`: every event until the run ends, each once, with an `id` to continue behind.
+    """Stream the events of a run until it ends, or return a page of them.
 
-    Otherwise a page of JSON: continue with `after`, the last `id`; `next` is always 0.
+    With `Accept: text/event-stream`, each event is sent once, with an `id` for `Last-Event-ID`. Otherwise the response
+    is JSON; pass the last `id` as `after` to get the next page. `next` is always 0.
     """
     row = await state.runtime.find(run)
     place = _parse(last_event_id or after)
@@ -344,8 +346,8 @@ async def get_events(
         if state.feed.watchers >= state.options.max_watchers:
             raise HttpProblem(503, "too_many_watchers", "Too many event streams are open", hint="Try again later")
         return stream(state, row.run_id, place)
-    told = await read_past(state.runtime, row.run_id, after=place)
-    items: list[Document] = [_as_item(each) for each in told[:limit]]
+    events = await read_past(state.runtime, row.run_id, after=place)
+    items: list[Document] = [_as_item(each) for each in events[:limit]]
     return answer_page(state, items)
 
 
@@ -362,15 +364,15 @@ async def _stream(state: ServerState, run_id: str, after: Place) -> AsyncGenerat
 
 
 async def _follow(state: ServerState, run_id: str, watcher: Watcher) -> AsyncGenerator[ServerSentEvent | bytes]:
-    patience = float(PING_SECONDS)
-    while (told := await watcher.next(seconds=patience)) is not None:
-        for number in range(0, len(told), _TOGETHER):
-            yield b"".join(each.message for each in told[number : number + _TOGETHER])
-        if any(each.record.event_type in _LAST for each in told):
-            # Its driver writes the record and lets go of it; a moment later the run is over.
-            patience = _SETTLE_SECONDS
-        if (not told or patience == _SETTLE_SECONDS) and await _is_over(state, run_id):
-            # What came between the last event and the look is still there to be read.
+    timeout = float(PING_SECONDS)
+    while (events := await watcher.next(seconds=timeout)) is not None:
+        for number in range(0, len(events), _MAX_BATCH):
+            yield b"".join(each.message for each in events[number : number + _MAX_BATCH])
+        if any(each.record.event_type in _LAST for each in events):
+            # The driver writes this record, then releases its lease. Only then the run is over.
+            timeout = _SETTLE_SECONDS
+        if (not events or timeout == _SETTLE_SECONDS) and await _is_over(state, run_id):
+            # Events that arrived since the last read are still queued.
             if rest := await watcher.next(seconds=_SETTLE_SECONDS):
                 yield b"".join(each.message for each in rest)
             yield ServerSentEvent(data="{}", event="end")
@@ -382,9 +384,9 @@ async def _is_over(state: ServerState, run_id: str) -> bool:
     return row is None or (row.status in ENDED and not row.driver)
 
 
-def _as_item(told: Told) -> Document:
-    record: JsonValue = json.loads(told.text)
-    return {"id": told.place.render(), "record": record}
+def _as_item(event: SentEvent) -> Document:
+    record: JsonValue = json.loads(event.text)
+    return {"id": event.place.render(), "record": record}
 
 
 def _parse(text: str) -> Place:
@@ -392,5 +394,5 @@ def _parse(text: str) -> Place:
         return Place()
     place = parse_place(text)
     if place is None:
-        raise HttpProblem(400, "event_id_invalid", "This is no id of an event", hint="Send an id as it came")
+        raise HttpProblem(400, "event_id_invalid", "This is not the id of an event", hint="Send an id of this stream")
     return place

@@ -1,4 +1,4 @@
-"""Schedules: work that an agent is given by itself, at set times. The pool of a server fires them, as workers do."""
+"""Schedules: runs that start at set times. The pool of a server starts them, as workers do."""
 
 from typing import Annotated
 
@@ -33,12 +33,12 @@ class NewSchedule(Body):
         dict[str, JsonValue],
         Field(description="As in `.agent/schedules.yaml`: name, cron or every, prompt or task, agent, timezone, …"),
     ]
-    replace: Annotated[bool, Field(description="Take the place of one that was added under this name.")] = False
+    replace: Annotated[bool, Field(description="Replace an added schedule of this name.")] = False
 
 
 @router.get("", response_model=Listing)
 async def list_all(state: State) -> Response:
-    """Every schedule with its next times and what became of the last ones."""
+    """List schedules with their next due times and the outcomes of the last ones."""
     return answer_page(state, [await _describe(state, each) for each in await list_schedules(state.runtime)])
 
 
@@ -68,7 +68,7 @@ async def resume(request: Request, state: State, name: Name, key: Key = "") -> R
 
 @router.post("/{name}/run", status_code=201, response_model=dict[str, JsonValue])
 async def run_now(request: Request, state: State, name: Name, key: Key = "") -> Response:
-    """Start a run of the schedule at once; its due times stay as they are."""
+    """Start a run of the schedule now. Its due times don't change."""
 
     async def work(_once: Once) -> Document:
         started = await start_now(state.runtime, await _find(state, name))
@@ -80,7 +80,7 @@ async def run_now(request: Request, state: State, name: Name, key: Key = "") -> 
 
 @router.delete("/{name}", status_code=204)
 async def remove(state: State, name: Name) -> Response:
-    """Remove one that was added; its runs stay."""
+    """Remove an added schedule. Its runs stay."""
     await _find(state, name)
     await remove_schedule(state.runtime, name)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Start a run over HTTP: with limits of its own, once per idempotency key, left to the pool or to workers."""
+"""Starting a run over HTTP: with its own limits, once per idempotency key. The pool or a worker drives it."""
 
 from typing import Annotated, Literal
 
@@ -21,36 +21,34 @@ MAX_TEXT = 500_000
 
 
 class RunLimits(Body):
-    """Limits of this run, which override the workspace's settings."""
+    """Limits of a run. They override the workspace's settings."""
 
-    provider: Annotated[str, Field(max_length=100, description="Who answers; `offline` needs no key.")] = ""
+    provider: Annotated[str, Field(max_length=100, description="Model provider; `offline` needs no key.")] = ""
     profile: Annotated[
-        Literal["", "permissive", "guarded", "strict"], Field(description="What happens where no rule speaks.")
+        Literal["", "permissive", "guarded", "strict"], Field(description="Default decision when no rule matches.")
     ] = ""
-    max_turns: Annotated[int | None, Field(ge=1, le=100_000, description="How many turns it may take.")] = None
-    max_cost_usd: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="What it may cost.")] = None
+    max_turns: Annotated[int | None, Field(ge=1, le=100_000, description="Maximum number of turns.")] = None
+    max_cost_usd: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Maximum cost.")] = None
 
 
 class StartRun(RunLimits):
-    task: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, description="What to do.")]
-    agent: Annotated[str, Field(max_length=200, description="The agent, by its ID; empty takes the usual one.")] = ""
+    task: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, description="The task in words.")]
+    agent: Annotated[str, Field(max_length=200, description="The agent's ID; empty selects the default agent.")] = ""
     model: Annotated[str, Field(max_length=200, description="The model, or provider/model.")] = ""
-    extra_context: Annotated[str, Field(max_length=MAX_TEXT, description="Text that goes with the task.")] = ""
+    extra_context: Annotated[str, Field(max_length=MAX_TEXT, description="Additional context for the task.")] = ""
     mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
-    output_schema: Annotated[
-        dict[str, JsonValue] | None, Field(description="The JSON schema that the result must have.")
-    ] = None
+    output_schema: Annotated[dict[str, JsonValue] | None, Field(description="JSON Schema of the result.")] = None
 
 
 async def start_once(request: Request, once: Once, wanted: RunRequest, limits: RunLimits) -> Document:
-    """Begin the run, or find the one that this key began before a kill."""
+    """Start the run, or return the one that an earlier request with this key started."""
     state = get_state(request)
     run_id = once.make_run_id()
     runtime = use_limits(state, limits)
     try:
         wanted = replace(wanted, run_id=run_id, trace_parent=request.headers.get(HEADER, ""))
-        begun = await submit(runtime, wanted, queue=state.queue)
-        run_id = begun.run_id
+        started = await submit(runtime, wanted, queue=state.queue)
+        run_id = started.run_id
     except RunExists:
         if not run_id:
             raise
@@ -59,7 +57,7 @@ async def start_once(request: Request, once: Once, wanted: RunRequest, limits: R
 
 
 def use_limits(state: ServerState, limits: RunLimits) -> Runtime:
-    """The same runs, with settings of this request. Raises `ConfigError`."""
+    """Return the runtime with the limits of this request. Raises `ConfigError`."""
     flags = {
         "model.provider": limits.provider,
         "runtime.profile": limits.profile,

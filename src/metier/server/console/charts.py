@@ -12,7 +12,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 class BarPart(Struct, frozen=True, kw_only=True):
-    """A piece of a bar. `below` and `share` are fractions of the chart's height."""
+    """A segment of a bar. `below` and `share` are fractions of the chart's height."""
 
     color: str
     """The suffix of a CSS class, see `charts` in the style sheet."""
@@ -24,7 +24,7 @@ class BarPart(Struct, frozen=True, kw_only=True):
 class Bar(Struct, frozen=True, kw_only=True):
     label: str
     title: str
-    """Shown when the pointer is over the bar."""
+    """The tooltip."""
     hour: str = ""
     """The start of the hour in ISO 8601: the browser shows the label in its own time zone."""
     parts: tuple[BarPart, ...] = ()
@@ -41,20 +41,20 @@ class BarChart(Struct, frozen=True, kw_only=True):
 
     @property
     def label_step(self) -> int:
-        """Only every n-th bar has a label."""
+        """Return n, where every n-th bar has a label."""
         return max(1, -(-len(self.bars) // MAX_LABELS))
 
 
-def round_up(most: float, *, is_whole: bool = False) -> tuple[float, float]:
-    """Return the top of the scale and the distance of its ticks, both round numbers."""
-    rough = max(most, 1e-9) / _TICKS
+def round_up(highest: float, *, is_whole: bool = False) -> tuple[float, float]:
+    """Return the top of a scale and the distance between ticks, both round numbers."""
+    rough = max(highest, 1e-9) / _TICKS
     if is_whole:
         rough = max(1.0, rough)
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(each * magnitude for each in _STEPS if each * magnitude >= rough * (1 - 1e-9))
     if is_whole:
         step = math.ceil(step)
-    return step * max(1, math.ceil(most / step - 1e-9)), step
+    return step * max(1, math.ceil(highest / step - 1e-9)), step
 
 
 def build_ticks(top: float, step: float, render: Callable[[float], str]) -> tuple[Tick, ...]:

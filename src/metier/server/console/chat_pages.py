@@ -1,4 +1,4 @@
-"""Conversations: what was said and done, turn by turn, and the next message."""
+"""Pages of conversations: the list, the turns of one, and its next message."""
 
 from datetime import datetime
 
@@ -22,9 +22,9 @@ from metier.views.run_view import RunView
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 MAX_TURNS = 30
-"""Turns that a page shows; those before are in the runs."""
+"""Turns on a page. Earlier ones are in the list of runs."""
 _MAX_CHATS = 50
-_LONGEST = 100_000
+_MAX_MESSAGE_LENGTH = 100_000
 
 
 class ListedChat(Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ async def list_conversations(page: Here) -> Response:
 
 
 async def _build_listed(page: Page, state: ContextState) -> ListedChat:
-    """By its newest run: what a conversation knows of itself is from when a client last looked at it."""
+    """Build a row from the newest run. The conversation's own state is as old as its last client."""
     newest = await page.state.runtime.store.list_runs(context_id=state.context_id, limit=1)
     return ListedChat(
         context_id=state.context_id,
@@ -62,8 +62,8 @@ async def _build_listed(page: Page, state: ContextState) -> ListedChat:
 
 
 @router.post("/chat")
-async def begin(page: Here) -> Response:
-    """A new conversation with its first message."""
+async def start_chat(page: Here) -> Response:
+    """Start a conversation with its first message."""
     form = await page.read_form()
     chat = await open_chat(page.state.runtime, ChatRequest())
     return await _send(page, chat, form.get("message", ""))
@@ -87,10 +87,10 @@ async def send(page: Here, context_id: str) -> Response:
 
 
 async def _send(page: Page, chat: Chat, message: str) -> Response:
-    """Begin the turn; the pool or a worker drives it. Raises `LeaseHeld` while the turn before is being answered."""
+    """Start a turn; the pool or a worker drives it. Raises `LeaseHeld` while the previous one is being answered."""
     text = message.replace("\r\n", "\n").strip()
-    if not text or len(text) > _LONGEST:
-        raise UsageError("The message is empty or too long", hint=f"Write up to {_LONGEST:,} characters")
+    if not text or len(text) > _MAX_MESSAGE_LENGTH:
+        raise UsageError("The message is empty or too long", hint=f"Write up to {_MAX_MESSAGE_LENGTH:,} characters")
     await chat.send(text, leave_to_workers(page.state.queue))
     page.state.nudge()
     return page.go(f"/chat/{chat.context_id}#last")

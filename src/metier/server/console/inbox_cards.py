@@ -1,4 +1,4 @@
-"""Cards of the inbox: pure values from the runtime's facts."""
+"""Cards of approvals and waiting runs. Pure."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -53,9 +53,9 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     is_stale: bool
     can_edit: bool
-    """The arguments hold no secret, so that what is edited is what is there."""
+    """False if a secret is redacted: an edited call would contain the placeholder instead of it."""
     status: str = ""
-    """Empty while it is open."""
+    """Empty while the approval is pending."""
     decided_by: str = ""
     decision_reason: str = ""
 
@@ -80,7 +80,7 @@ def build_approval_card(
     question: ApprovalQuestion, run: RunRow | None, *, is_stale: bool, clean: Clean, redactor: Redactor
 ) -> ApprovalCard:
     row, asked = question.row, question.asked
-    # Not by `clean`: it removes terminal sequences, and a shell would run what is inside of them.
+    # Not `clean`: it removes terminal sequences, but a shell would run the text inside them.
     given = cast("dict[str, JsonValue]", show_call({**question.arguments}, redactor))  # an object stays one
     is_open = row.status == "open"
     return ApprovalCard(

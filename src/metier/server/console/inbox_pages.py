@@ -1,4 +1,4 @@
-"""The inbox: everything that waits for a user, and what they say to it."""
+"""The inbox: approvals and runs that wait for a user, and the forms that decide and answer them."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from metier.runtime.questions.resumption import RaisedLimits
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import describe_problem
-from metier.server.run_actions import answer, check_grant, decide, go_on
+from metier.server.run_actions import answer, check_grant, continue_run, decide
 from metier.telemetry.sanitize import escape_json
 from metier.views.form_fields import build_fields, parse_values
 
@@ -88,7 +88,7 @@ async def _render_approval(
 
 @router.post("/approvals/{name}")
 async def decide_one(page: Here, name: str) -> Response:
-    """One decision counts. Where another one was first, the page says whose."""
+    """Decide an approval. If it was decided before, the page shows by whom."""
     form = await page.read_form()
     question = await page.state.runtime.approvals.get(name)
     word = _read_decision(form.get("decision", ""))
@@ -100,37 +100,37 @@ async def decide_one(page: Here, name: str) -> Response:
             seen=form.get("hash", ""),
         )
     except MetierError as error:
-        return await _tell_refusal(page, name, error)
+        return await _render_refusal(page, name, error)
     return page.go(f"{_get_back(form)}?done={word}")
 
 
-async def _tell_refusal(page: Page, name: str, error: MetierError) -> Response:
-    """The approval as it stands now, with why nothing was done."""
+async def _render_refusal(page: Page, name: str, error: MetierError) -> Response:
+    """Render the current approval with the reason why the decision was rejected."""
     problem = describe_problem(error, page.state.redactor)
     question = await page.state.runtime.approvals.get(name)
-    said = " ".join(part for part in (f"{problem.detail}.", problem.hint) if part)
-    return await _render_approval(page, question, refused=said, status=problem.status)
+    message = " ".join(part for part in (f"{problem.detail}.", problem.hint) if part)
+    return await _render_approval(page, question, refused=message, status=problem.status)
 
 
 @router.post("/approvals/{name}/edit")
 async def edit_call(page: Here, name: str) -> Response:
-    """Look at what the edited call would change, then approve it as edited."""
+    """Preview an edited call, or approve it."""
     check_grant(page.user, "edit")
     form = await page.read_form()
     runtime, text = page.state.runtime, form.get("arguments", "")
     question = await runtime.approvals.get(name)
     arguments = _parse_arguments(text)
-    wrong = "they are not a JSON object" if arguments is None else await question.get_wrong_arguments(arguments)
-    if arguments is None or wrong:
+    problem = "they are not a JSON object" if arguments is None else await question.get_wrong_arguments(arguments)
+    if arguments is None or problem:
         return await _render_approval(
-            page, question, edited=text, refused=f"These arguments cannot be used: {wrong}", status=422
+            page, question, edited=text, refused=f"These arguments cannot be used: {problem}", status=422
         )
     if form.get("do") == "approve":
         reply = Reply(decision="approved", by=page.user.name, reason=form.get("reason", ""), arguments=arguments)
         try:
             await decide(page.state, question, reply, seen=form.get("hash", ""))
         except ApprovalClosed as error:
-            return await _tell_refusal(page, name, error)
+            return await _render_refusal(page, name, error)
         return page.go("/?done=approved")
     found = await runtime.approvals.look(question, arguments)
     diff = build_host_cleaner(runtime.host).text(found.preview)
@@ -147,21 +147,21 @@ def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
 
 @router.post("/inbox/many")
 async def decide_many(page: Here) -> Response:
-    """Each is decided for itself: one that another person was faster with does not stop the others."""
+    """Decide several approvals independently: one that was decided before doesn't stop the others."""
     word = _read_decision((await page.read_form()).get("decision", ""))
     marked = await page.read_list("approval")
     if not marked:
         raise UsageError("Nothing is marked", hint="Mark the approvals to decide together")
-    late: list[str] = []
+    failed: list[str] = []
     for each in marked:
         name, _, seen = each.partition(":")
         try:
             question = await page.state.runtime.approvals.get(name)
             await decide(page.state, question, Reply(decision=word, by=page.user.name), seen=seen)
         except MetierError as error:
-            late.append(f"{name}: {error.message}")
-    if late:
-        raise UsageError("Not all of them were decided", hint="; ".join(late))
+            failed.append(f"{name}: {error.message}")
+    if failed:
+        raise UsageError("Not all of them were decided", hint="; ".join(failed))
     return page.go("/?done=decided")
 
 
@@ -179,7 +179,7 @@ async def answer_doubt(page: Here, run_id: str) -> Response:
     form = await page.read_form()
     word = form.get("answer", "")
     if word not in ("done", "retry", "skip", "abort"):
-        raise UsageError(f"{word[:40]!r} is no answer to a doubt", hint="Use one of the buttons")
+        raise UsageError(f"Unknown answer {word[:40]!r}", hint="Use one of the buttons")
     await answer(page.state, run_id, Answer(doubt=word, by=page.user.name))
     return page.go(f"{_get_back(form)}?done=answered")
 
@@ -202,12 +202,12 @@ async def raise_limit(page: Here, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/resume")
 async def resume(page: Here, run_id: str) -> Response:
-    await go_on(page.state, run_id)
+    await continue_run(page.state, run_id)
     return page.go(f"/runs/{run_id}?done=resumed")
 
 
 def _get_back(form: Mapping[str, str]) -> str:
-    """The page of the form: a conversation or a run, else the inbox. Any other address is not ours."""
+    """Return the page of the form: a conversation or a run, else the inbox. Other addresses are ignored."""
     back = form.get("back", "")
     return back if _BACK_PATH.fullmatch(back) else "/"
 
@@ -222,12 +222,12 @@ def _read_limit(name: str, text: str) -> RaisedLimits:
             case "timeout_seconds":
                 return RaisedLimits(timeout_seconds=float(text))
             case _:
-                raise UsageError(f"There is no limit {name[:40]!r}")
+                raise UsageError(f"Unknown limit {name[:40]!r}")
     except (ValueError, OverflowError) as error:
         raise UsageError("The limit is not a number", hint="Write a number") from error
 
 
 def _read_decision(word: str) -> Literal["approved", "denied"]:
     if word not in ("approved", "denied"):
-        raise UsageError(f"{word[:40]!r} is no decision", hint="Approve or deny")
+        raise UsageError(f"Unknown decision {word[:40]!r}", hint="Approve or deny")
     return word

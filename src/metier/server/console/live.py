@@ -1,7 +1,7 @@
-"""Tell open pages that something changed, so that they fetch what they show again. One stream per page.
+"""Event streams that tell open pages to refresh. Each page has one stream.
 
-A page shows a fold, not a list of messages: what it missed while it was not connected is in what it fetches next, and
-nothing can be shown twice. The number of a message says which change it tells of.
+A message carries no content: the page fetches its parts again. So a page that was disconnected misses nothing and
+shows nothing twice.
 """
 
 import hashlib
@@ -29,42 +29,42 @@ from metier.server.problems import HttpProblem
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 MAX_DRAFT = 8_000
-"""Characters of the end of a reply or output that are sent."""
+"""Characters at the end of a reply or an output that are sent."""
 DRAFT_SECONDS = 0.2
-"""Interval of looking for text that is arriving."""
-LOOK_SECONDS = 0.4
-"""Interval of checking the index while a page is open; one check serves all pages."""
+"""Interval of checks for arriving text."""
+POLL_SECONDS = 0.4
+"""Interval of checks of the run index while a page is open. One check serves all pages."""
 PING_SECONDS = 15
-"""Maximum silence of a stream, so that proxies and browsers know that it is alive."""
+"""Maximum silence of a stream. Proxies close connections that look idle."""
 SEND_SECONDS = 20
-"""Time that a browser may take for one message; a slower one is disconnected and may reconnect."""
-_LOOKED_AT = 200
+"""Time for a browser to read one message. A slower one is disconnected and can reconnect."""
+_MAX_CHECKED = 200
 _RETRY_MILLISECONDS = 400
 
 
 class Pulse(Struct):
-    """Counts the changes of the index of runs and approvals: one look at the store for all open pages."""
+    """Counts changes of runs and approvals, with one query for all open pages."""
 
     version: int = 0
     watchers: int = 0
     has_failed: bool = False
-    """The store did not answer the last look."""
+    """Whether the store failed to answer the last query."""
     _seen: str = ""
     _changed: anyio.Event = field(default_factory=anyio.Event)
     _watched: anyio.Event = field(default_factory=anyio.Event)
 
     async def beat(self, runtime: Runtime) -> None:
-        """Look for changes for as long as the server serves, while there is a page that wants to know."""
+        """Check for changes until the server stops, while a page is open."""
         while True:
             if not self.watchers:
                 self._watched = anyio.Event()
                 await self._watched.wait()
             await self._look(runtime)
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(POLL_SECONDS)
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """For as long as a page is open."""
+        """Count an open page."""
         self.watchers += 1
         self._watched.set()
         try:
@@ -73,23 +73,23 @@ class Pulse(Struct):
             self.watchers -= 1
 
     async def wait(self, seen: int) -> None:
-        """Until there is another change than `seen`."""
+        """Wait for a version other than `seen`."""
         while self.version == seen:
             await self._changed.wait()
 
     async def _look(self, runtime: Runtime) -> None:
         try:
-            rows = await runtime.store.list_runs(limit=_LOOKED_AT)
-            approvals = await runtime.store.list_approvals(status="open", limit=_LOOKED_AT)
+            rows = await runtime.store.list_runs(limit=_MAX_CHECKED)
+            approvals = await runtime.store.list_approvals(status="open", limit=_MAX_CHECKED)
         except StoreError:
-            # Streams end, so that open pages show that they are out of date. They reconnect when the store answers.
+            # End the streams, so that open pages show that they are stale. They reconnect when the store answers.
             self.has_failed = True
             self._notify()
             return
         self.has_failed = False
-        told = [f"{row.run_id} {row.status} {row.turns} {row.driver} {row.updated_at}" for row in rows]
-        told += [row.approval_id for row in approvals]
-        seen = hashlib.sha256("\n".join(told).encode()).hexdigest()
+        parts = [f"{row.run_id} {row.status} {row.turns} {row.driver} {row.updated_at}" for row in rows]
+        parts += [row.approval_id for row in approvals]
+        seen = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if seen != self._seen:
             self._seen = seen
             self._notify()
@@ -102,16 +102,18 @@ class Pulse(Struct):
 
 @router.get("/live")
 async def stream_changes(page: Here, run: str = "") -> Response:
-    """`changed` events: of one run with those it handed work to, or of the lists."""
+    """Stream `changed` events of a run and its children, or of the lists."""
     pulse = cast("Pulse", page.request.app.state.pulse)  # put there by `mount`
     if pulse.watchers >= page.state.options.max_watchers:
         raise HttpProblem(503, "too_many_watchers", "Too many pages are open on this server", hint="Close some")
     await page.state.runtime.store.list_runs(limit=1)  # raises before the stream starts, if the store is unavailable
-    told = _tell_run(pulse, page.state.runtime, run) if run else _tell_index(pulse)
-    return EventSourceResponse(told, ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"})
+    changes = _watch_run(pulse, page.state.runtime, run) if run else _watch_index(pulse)
+    return EventSourceResponse(
+        changes, ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"}
+    )
 
 
-async def _tell_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
+async def _watch_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
     with pulse.watching():
         seen = -1
         while True:
@@ -122,8 +124,8 @@ async def _tell_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
             yield _build(seen)
 
 
-async def _tell_run(pulse: Pulse, runtime: Runtime, run_id: str) -> AsyncGenerator[ServerSentEvent]:
-    """Named by the number of its journal entries. Other changes of the index may be those of its child runs."""
+async def _watch_run(pulse: Pulse, runtime: Runtime, run_id: str) -> AsyncGenerator[ServerSentEvent]:
+    """Stream changes of a run. Any change of the index counts, because it may be one of its child runs."""
     with pulse.watching(), closing(Follower(runtime, run_id)) as follower:
         entries, seen, draft = 0, "", Draft()
         while (row := await runtime.store.find_run(run_id)) is not None:
@@ -133,22 +135,22 @@ async def _tell_run(pulse: Pulse, runtime: Runtime, run_id: str) -> AsyncGenerat
             if now != seen:
                 seen = now
                 yield _build(entries)
-                # Changes within this time are sent as one.
-                await anyio.sleep(LOOK_SECONDS)
+                # Debounce: further changes within this time are sent as one.
+                await anyio.sleep(POLL_SECONDS)
             if draft.add((await follower.look()).items):
                 yield ServerSentEvent(data=draft.render(), event="partial")
             await runtime.store.wait_for_entries(run_id, after=entries, seconds=DRAFT_SECONDS)
 
 
 class Draft(Struct):
-    """The reply that is arriving and the output of running steps, for readers who watch now."""
+    """The arriving reply and the output of running steps."""
 
     text: str = ""
     outputs: dict[str, str] = field(default_factory=dict[str, str])
     """By step."""
 
     def add(self, items: Sequence[EventRecord | Partial]) -> bool:
-        """Return whether it changed."""
+        """Add events. Returns whether the draft changed."""
         before = self.render()
         for item in items:
             match item:
@@ -157,7 +159,7 @@ class Draft(Struct):
                 case Partial():
                     self.text = "" if item.kind == "restart" else (self.text + item.text)[-MAX_DRAFT:]
                 case EventRecord(payload=LlmRequestSent() | LlmResponseReceived() | LlmRequestFailed()):
-                    self.text = ""  # the page has the whole reply
+                    self.text = ""  # the refreshed page has the whole reply
                 case EventRecord(payload=SkillStepExecuted(step_id=step_id)):
                     self.outputs.pop(step_id, None)
                 case _:

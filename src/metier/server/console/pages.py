@@ -1,4 +1,4 @@
-"""The web console: pages over `runtime` and `views`, rendered on the server. It owns nothing that a kill could lose."""
+"""The web console: server-rendered pages over `runtime` and `views`. It has no state that a crash could lose."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -88,11 +88,11 @@ class Page(Struct, frozen=True, kw_only=True):
 
     @property
     def is_part(self) -> bool:
-        """A page that is open asks for a piece of itself."""
+        """Return whether htmx asks for a part of an open page."""
         return self.request.headers.get("hx-request") == "true"
 
     async def render(self, template: str, here: str, *, status: int = 200, **values: object) -> Response:
-        """A whole page; a fragment where htmx asks for one by its template."""
+        """Render a template: a whole page, or a part of one for htmx."""
         shared = {
             "root": self.root,
             "here": here,
@@ -114,11 +114,11 @@ class Page(Struct, frozen=True, kw_only=True):
         return HTMLResponse(page.render(**shared, **values), status_code=status)
 
     def go(self, path: str) -> Response:
-        """After a form: show another page, so that loading it again sends nothing again."""
+        """Redirect after a form, so that reloading the page doesn't submit it again."""
         return RedirectResponse(f"{self.root}{path}", status_code=303)
 
     async def read_form(self) -> dict[str, str]:
-        """The fields of a form, each once."""
+        """Read the fields of a form; of repeated ones the last."""
         form: FormData = await self.request.form(max_files=0, max_fields=500)
         return {name: value for name, value in form.multi_items() if isinstance(value, str)}
 
@@ -136,7 +136,7 @@ type Here = Annotated[Page, Depends(get_page)]
 
 
 class PageRoute(APIRoute):
-    """A route whose failures are pages too, with the sentence and the hint of the command line."""
+    """A route whose errors are rendered as pages, with the message and hint of the command line."""
 
     @override
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -157,14 +157,14 @@ async def render_error(request: Request, problem: ProblemDocument) -> Response:
 
 
 def build_console_environment(redactor: Redactor) -> Environment:
-    """Every text from outside passes one of its filters, and so the redactor."""
+    """Build the Jinja environment. Its filters redact all outside text."""
     environment = build_environment([TEMPLATES], clean=redactor.redact)
     cast("dict[str, Callable[..., object]]", environment.filters)["ago"] = format_ago
     return environment
 
 
 def format_ago(moment: datetime, now: datetime) -> str:
-    """`console.js` has the same rules, to keep the text of an open page up to date."""
+    """Format a relative time. `console.js` has the same rules and keeps open pages up to date."""
     seconds = (now - moment).total_seconds()
     if seconds < 60:
         return "just now"

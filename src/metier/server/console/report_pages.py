@@ -50,7 +50,7 @@ TIME_GROUPINGS: dict[str, TimeGrouping] = {"model": "model", "agent": "agent", "
 PERCENTILES = (50, 90, 95, 99)
 _MAX_SAMPLE = 5_000
 _MAX_CALL_RUNS = 60
-"""Runs whose journals are read for the latency of model calls: each costs about a millisecond."""
+"""Runs whose journals are read for the latency of model calls. Each takes about a millisecond."""
 
 
 class Percentiles(Struct, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ def build_percentiles(times: Iterable[tuple[str, float]]) -> list[Percentiles]:
 
 
 def build_latency_chart(sample: Sequence[RunTime], *, first: datetime) -> BarChart:
-    """Build a bar per day: the median, and on top of it what the 95th percentile takes longer."""
+    """Build a bar per day: the median, and on top of it the difference to the 95th percentile."""
     inside = sorted((time for time in sample if time.created_at >= first), key=lambda time: time.created_at)
     days = [
         build_percentiles((day, time.seconds) for time in times)[0]
@@ -230,7 +230,7 @@ async def show_audit(page: Here, by: str = "", status: str = "", before: int = 0
     return await page.render(
         "audit.html",
         "audit",
-        decisions=[build_listed(row, redactor) for row in rows[:PAGE]],
+        decisions=[build_listed_decision(row, redactor) for row in rows[:PAGE]],
         by=by,
         wanted=wanted,
         statuses=STATUSES,
@@ -240,7 +240,7 @@ async def show_audit(page: Here, by: str = "", status: str = "", before: int = 0
     )
 
 
-def build_listed(row: RecordedDecision, redactor: Redactor) -> ListedDecision:
+def build_listed_decision(row: RecordedDecision, redactor: Redactor) -> ListedDecision:
     tool, arguments = parse_call(row.payload)
     shown = cast("dict[str, JsonValue]", show_call({**arguments}, redactor))  # an object stays one
     return ListedDecision(

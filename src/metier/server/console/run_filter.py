@@ -1,4 +1,4 @@
-"""The filter of a run list, read from its address, so that it can be saved and shared. Pure."""
+"""The filter of a run list, parsed from the URL, so that it can be saved and shared. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _TOKEN = re.compile(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)'
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """Values that a field must have one of, and values that it must not have."""
+    """Allowed and excluded values of a field."""
 
     wanted: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
@@ -33,13 +33,13 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     search: RunSearch
     """Search conditions for the store."""
     shown: Words = Words()
-    """The states by which people know runs; the store does not tell an interrupted run from one that is driven."""
+    """Statuses as shown to users. The store doesn't distinguish an interrupted run from a driven one."""
     given: Mapping[str, str] = field(default_factory=dict[str, str])
-    """As it stood in the address."""
+    """The parameters of the URL."""
 
     @property
     def address(self) -> str:
-        """The part behind the question mark."""
+        """Return the query string of the URL."""
         return urlencode({name: value for name, value in self.given.items() if value})
 
     def fits(self, row: RunRow) -> bool:
@@ -48,30 +48,30 @@ class RunFilter(Struct, frozen=True, kw_only=True):
 
 
 def parse_filter(given: Mapping[str, str], *, now: datetime) -> RunFilter:
-    """Each field may be given by itself, or within `q` as `field:value`; a minus in front excludes.
+    """Parse the filter. A field is a parameter, or part of `q` as `field:value`; a leading minus excludes.
 
     Raises `UsageError`.
     """
-    kept = {name: given[name].strip() for name in FIELDS if given.get(name, "").strip()}
+    fields = {name: given[name].strip() for name in FIELDS if given.get(name, "").strip()}
     found: dict[str, list[tuple[bool, str]]] = {}
     for name in _NAMED:
-        for value in kept.get(name, "").split(","):
+        for value in fields.get(name, "").split(","):
             if value.strip():
                 found.setdefault(name, []).append((value.strip().startswith("-"), value.strip().removeprefix("-")))
-    for match in _TOKEN.finditer(kept.get("q", "")):
+    for match in _TOKEN.finditer(fields.get("q", "")):
         no_field, name, value, no_word, word = match.groups()
         if name:
             found.setdefault(name, []).append((no_field == "-", value.strip('"')))
         elif word.strip('"-'):
             found.setdefault("text", []).append((no_word == "-", word.strip('"')))
-    return _build(found, kept, now=now)
+    return _build(found, fields, now=now)
 
 
 def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str], *, now: datetime) -> RunFilter:
     status = _choose(found.get("status", []))
     for word in (*status.wanted, *status.unwanted):
         if word not in STATES:
-            raise UsageError(f"No run can be {word[:40]!r}", hint=f"Use one of {', '.join(STATES)}")
+            raise UsageError(f"Unknown status {word[:40]!r}", hint=f"Use one of {', '.join(STATES)}")
     agent, model, skill = (_choose(found.get(name, [])) for name in ("agent", "model", "skill"))
     task, text = _choose(found.get("task", [])), _choose(found.get("text", []))
     least_cost, most_cost = _parse_costs(found.get("cost", []))
@@ -99,14 +99,14 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
 
 
 def _list_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
-    """The states of the store among which those that people know can be; none where all can."""
+    """Return the stored statuses that can be shown as the wanted ones; none means all."""
     known = get_args(TaskState.__value__)
     found = [state for word in wanted for state in (RUNNABLE if word in _WITHOUT_DRIVER else (word,))]
     return tuple(cast("TaskState", state) for state in dict.fromkeys(found) if state in known)  # checked here
 
 
 def _list_excluded(unwanted: Sequence[str]) -> tuple[TaskState, ...]:
-    """Those that the store can leave out: not those of runs that are shown as interrupted or queued."""
+    """Return the statuses that the store can exclude: not those of runs that may be shown as interrupted or queued."""
     known = set(get_args(TaskState.__value__)) - set(RUNNABLE)
     return tuple(cast("TaskState", word) for word in unwanted if word in known)  # checked here
 
@@ -115,30 +115,30 @@ def _name_built_in(names: Sequence[str]) -> tuple[str, ...]:
     return tuple("" if name == "built-in" else name for name in names)
 
 
-def _choose(said: list[tuple[bool, str]]) -> Words:
+def _choose(terms: list[tuple[bool, str]]) -> Words:
     return Words(
-        wanted=tuple(value for is_not, value in said if not is_not),
-        unwanted=tuple(value for is_not, value in said if is_not),
+        wanted=tuple(value for is_not, value in terms if not is_not),
+        unwanted=tuple(value for is_not, value in terms if is_not),
     )
 
 
-def _parse_costs(said: list[tuple[bool, str]]) -> tuple[float | None, float | None]:
-    """The least and the most: `0.5` and `>0.5` are the least, `<0.5` and what is excluded the most."""
-    least: float | None = None
-    most: float | None = None
-    for is_not, text in said:
+def _parse_costs(terms: list[tuple[bool, str]]) -> tuple[float | None, float | None]:
+    """Return minimum and maximum: `0.5` and `>0.5` set the minimum, `<0.5` and `-0.5` the maximum."""
+    minimum: float | None = None
+    maximum: float | None = None
+    for is_not, text in terms:
         value = _parse_cost(text.lstrip("<>=$"))
         if text.startswith("<") is not is_not:
-            most = value
+            maximum = value
         else:
-            least = value
-    return least, most
+            minimum = value
+    return minimum, maximum
 
 
 def _parse_times(
     found: Mapping[str, list[tuple[bool, str]]], *, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
-    """From when and until when; not since a time is until then."""
+    """Return start and end. An excluded `since` is an `until`, and the other way round."""
     bounds: dict[str, datetime] = {}
     for name, other in (("since", "until"), ("until", "since")):
         for is_not, text in found.get(name, []):
@@ -150,7 +150,7 @@ def _parse_cost(text: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise UsageError(f"{text[:40]!r} is no cost", hint="Write dollars, such as 0.5 or <0.5") from error
+        raise UsageError(f"Invalid cost {text[:40]!r}", hint="Write dollars, such as 0.5 or <0.5") from error
     if not isfinite(value):
-        raise UsageError(f"{text[:40]!r} is no cost", hint="Write dollars, such as 0.5 or <0.5")
+        raise UsageError(f"Invalid cost {text[:40]!r}", hint="Write dollars, such as 0.5 or <0.5")
     return value

@@ -27,8 +27,8 @@ from metier.views.page.environment import count as count_things
 
 PAGE = 50
 _READ = PAGE + 1
-_MAX_READ = 2_000
-"""Rows that one request looks at where the store cannot tell a state that people know."""
+_MAX_SCANNED = 2_000
+"""Rows that one request scans if the store can't filter by the shown status."""
 HOURS = 24
 _FAILED = tuple(status for status in ENDED if status not in ("completed", "canceled"))
 
@@ -42,21 +42,21 @@ class ListedRun(Struct, frozen=True, kw_only=True):
     turns: int
     cost_usd: float | None
     tokens: int | None
-    """None where the index did not count them."""
+    """None if the index has no count."""
     created_at: datetime
     seconds: float
-    """From its beginning to its last change."""
+    """From the start to the last change."""
     is_child: bool
 
 
 class RunList(Struct, frozen=True, kw_only=True):
     runs: tuple[ListedRun, ...]
     next_cursor: int
-    """For the page that follows; 0 where there is none."""
+    """For the next page; 0 on the last one."""
 
 
 class LastDay(Struct, frozen=True, kw_only=True):
-    """Runs that were started in the last 24 clock hours."""
+    """Runs that started in the last 24 clock hours."""
 
     runs: int
     failed: int
@@ -64,16 +64,16 @@ class LastDay(Struct, frozen=True, kw_only=True):
 
 
 async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> RunList:
-    """The next runs that fit, newest first."""
+    """Return the next matching runs, newest first."""
     found: list[RunRow] = []
-    last, read = before, 0
-    while len(found) <= PAGE and read < _MAX_READ:
+    last, scanned = before, 0
+    while len(found) <= PAGE and scanned < _MAX_SCANNED:
         rows = await runtime.store.search_runs(wanted.search, before=last, limit=_READ)
         if not rows:
             break
-        last, read = rows[-1].number, read + len(rows)
+        last, scanned = rows[-1].number, scanned + len(rows)
         found += [row for row in rows if wanted.fits(row)]
-    more = found[PAGE - 1].number if len(found) > PAGE else last if read >= _MAX_READ else 0
+    more = found[PAGE - 1].number if len(found) > PAGE else last if scanned >= _MAX_SCANNED else 0
     return RunList(runs=tuple(build_listed(row) for row in found[:PAGE]), next_cursor=more)
 
 
@@ -122,17 +122,17 @@ _BUCKET = "views"
 class SavedView(Struct, frozen=True, kw_only=True):
     name: str
     address: str
-    """The part behind the question mark."""
+    """The query string of the URL."""
 
 
 async def list_views(contexts: ContextStore, user: str) -> tuple[SavedView, ...]:
-    """By name."""
+    """List the user's views by name."""
     facts = await contexts.list_facts(_get_context(user), bucket=_BUCKET)
     return tuple(SavedView(name=fact.key, address=str(fact.value)) for fact in facts)
 
 
 async def save_view(contexts: ContextStore, user: str, view: SavedView) -> None:
-    """A view of the same name is replaced. Raises `UsageError`."""
+    """Save a view, replacing one of the same name. Raises `UsageError`."""
     if not view.name or len(view.name) > MAX_NAME_LENGTH or not view.name.isprintable():
         raise UsageError(
             "The name of the view is missing or too long", hint=f"Write up to {MAX_NAME_LENGTH} characters"
@@ -141,29 +141,27 @@ async def save_view(contexts: ContextStore, user: str, view: SavedView) -> None:
         raise UsageError("There is no filter to save", hint="Filter the list first, then give the filter a name")
     known = {each.name for each in await list_views(contexts, user)}
     if len(known | {view.name}) > MAX_VIEWS:
-        raise UsageError(f"You have {MAX_VIEWS} views, which is as many as there can be", hint="Remove one first")
+        raise UsageError(f"You have {MAX_VIEWS} views, the maximum", hint="Remove one first")
     noted = NewFact(bucket=_BUCKET, key=view.name, value=view.address)
     await contexts.commit(_get_context(user), ContextChange(facts=(noted,)))
 
 
 async def remove_view(contexts: ContextStore, user: str, name: str) -> None:
-    """Raises `UsageError` where the user has none of this name."""
+    """Remove a view. Raises `UsageError` if the user has none of this name."""
     if name not in {each.name for each in await list_views(contexts, user)}:
-        raise UsageError(
-            f"You have no view {name[:MAX_NAME_LENGTH]!r}", hint="The list of runs shows those that you have"
-        )
+        raise UsageError(f"You have no view {name[:MAX_NAME_LENGTH]!r}", hint="The list of runs shows your views")
     await contexts.commit(_get_context(user), ContextChange(forgotten=((_BUCKET, name),)))
 
 
 def _get_context(user: str) -> str:
-    """Hashed: a name of a user may be longer than an id, and must not be that of a conversation."""
+    """Return the context ID. The name is hashed: it may be longer than an ID, or that of a conversation."""
     return f"console-{hashlib.sha256(user.encode()).hexdigest()}"
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 MORE = ("agent", "model", "skill", "task", "cost", "since", "until")
-"""Filters that are folded away until one is used."""
+"""Filters that are collapsed until one is used."""
 VIEWS = (
     ("All", ""),
     ("Running", "status=in_progress,delegating,pending"),
@@ -212,7 +210,7 @@ async def _render_list(page: Page, template: str) -> Response:
 
 @router.post("/runs/views")
 async def save_this_view(page: Here) -> Response:
-    """Name the filter that the list shows. Only its owner sees it."""
+    """Save the current filter under a name. Only the user sees it."""
     form = await page.read_form()
     wanted = parse_filter(dict(parse_qsl(form.get("address", ""))), now=page.state.host.clock.now())
     view = SavedView(name=" ".join(form.get("name", "").split()), address=wanted.address)
@@ -230,8 +228,8 @@ async def remove_this_view(page: Here) -> Response:
 type BulkAction = Literal["cancel", "retry"]
 RETRIED: tuple[TaskState, ...] = ("failed", "timeout")
 """The statuses that a retry covers if the filter names none: canceled runs were ended on purpose."""
-MAX_RUNS: dict[BulkAction, int] = {"cancel": 500, "retry": 50}
-"""Per request, so that it ends before a proxy gives up. A retry builds a whole run, which takes longer."""
+MAX_BULK_RUNS: dict[BulkAction, int] = {"cancel": 500, "retry": 50}
+"""Per request, which must end before a proxy times out. Retries take longer, because each builds a whole run."""
 _SHOWN = 20
 _PAGE = 1_000
 
@@ -242,9 +240,9 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 
 @router.get("/runs/bulk")
-async def confirm(page: Here) -> Response:
+async def confirm_bulk_action(page: Here) -> Response:
     """Show what would be canceled or retried."""
-    action = _parse_action(page.request.query_params.get("do", ""))
+    action = _parse_bulk_action(page.request.query_params.get("do", ""))
     wanted = parse_filter(page.request.query_params, now=page.state.host.clock.now())
     batch = await collect(page.state.runtime, wanted, action)
     return await page.render(
@@ -259,10 +257,10 @@ async def confirm(page: Here) -> Response:
 
 
 @router.post("/runs/bulk")
-async def carry_out(page: Here) -> Response:
+async def run_bulk_action(page: Here) -> Response:
     """Act on each run on its own: one that fails does not stop the others."""
     form = await page.read_form()
-    action = _parse_action(form.get("do", ""))
+    action = _parse_bulk_action(form.get("do", ""))
     newest = form.get("newest", "")
     if not newest.isdecimal() or len(newest) > 12:
         raise UsageError("The newest run of the batch is missing", hint="Open the page again")
@@ -290,15 +288,15 @@ async def _act(page: Page, action: BulkAction, run_id: str) -> None:
 
 
 async def collect(runtime: Runtime, wanted: RunFilter, action: BulkAction, *, before: int = 0) -> Batch:
-    """The newest runs that the filter matches and the action fits."""
-    fitting = UNFINISHED if action == "cancel" else RETRIED
+    """Return the newest runs that match the filter and allow the action."""
+    suitable = UNFINISHED if action == "cancel" else RETRIED
     if wanted.search.statuses:
         possible = UNFINISHED if action == "cancel" else RETRIABLE
-        fitting = tuple(status for status in wanted.search.statuses if status in possible)
-    if not fitting:
+        suitable = tuple(status for status in wanted.search.statuses if status in possible)
+    if not suitable:
         return Batch(rows=(), has_more=False)
-    search = replace(wanted.search, statuses=fitting)
-    limit, last = MAX_RUNS[action], before
+    search = replace(wanted.search, statuses=suitable)
+    limit, last = MAX_BULK_RUNS[action], before
     found: list[RunRow] = []
     while len(found) <= limit and (rows := await runtime.store.search_runs(search, before=last, limit=_PAGE)):
         last = rows[-1].number
@@ -306,7 +304,7 @@ async def collect(runtime: Runtime, wanted: RunFilter, action: BulkAction, *, be
     return Batch(rows=tuple(found[:limit]), has_more=len(found) > limit)
 
 
-def _parse_action(word: str) -> BulkAction:
+def _parse_bulk_action(word: str) -> BulkAction:
     match word:
         case "cancel" | "retry":
             return word

@@ -59,7 +59,7 @@ async def show_body(page: Here, name: str, step: str = "") -> Response:
 
 @router.get("/runs/{name}/step")
 async def show_step(page: Here, name: str, key: str) -> Response:
-    """The details of one row of the tree, as a part of the page."""
+    """Render the details of one row of the tree, as a part of the page."""
     runtime = page.state.runtime
     row = await runtime.find(name)
     entries = await read_history(runtime, row.run_id)
@@ -82,9 +82,11 @@ async def show_step(page: Here, name: str, key: str) -> Response:
 async def _render_run(page: Page, name: str, template: str, *, step: str) -> Response:
     runtime = page.state.runtime
     row = await runtime.find(name)
-    entries = await read_history(runtime, row.run_id)  # once: reading a long journal is most of the cost of the page
+    entries = await read_history(
+        runtime, row.run_id
+    )  # once, because reading a long journal takes most of the page's time
     view = await _read_view(runtime, row, entries)
-    waits = await find_waiting_run(runtime, row)
+    waiting = await find_waiting_run(runtime, row)
     clean = build_host_cleaner(runtime.host).value
     has_moment = entries and template == "run.html"
     tree = build_tree(build_waterfall(view), row.run_id)
@@ -98,7 +100,7 @@ async def _render_run(page: Page, name: str, template: str, *, step: str) -> Res
         shown_status=get_shown_status(row),
         is_over=row.status in ENDED,
         can_retry=row.status in RETRIABLE,
-        question=build_waiting_card(waits, clean=clean) if waits is not None else None,
+        question=build_waiting_card(waiting, clean=clean) if waiting is not None else None,
         view=view,
         tree=tree,
         selected=selected,
@@ -143,7 +145,7 @@ async def retry_run(page: Here, name: str) -> Response:
 
 @router.get("/runs/{name}/at")
 async def show_moment(page: Here, name: str, k: int = 1) -> Response:
-    """The state after entry `k`; a part of the page where htmx asks for it."""
+    """Show the state after entry `k`."""
     row = await page.state.runtime.find(name)
     moment = await read_moment(page.state.runtime, row.run_id, k)
     template = "moment_part.html" if page.is_part else "moment.html"
@@ -157,7 +159,7 @@ async def go_to_exchange(page: Here, name: str, turn: int = 1) -> Response:
 
 @router.get("/runs/{name}/calls/{turn}")
 async def show_exchange(page: Here, name: str, turn: int) -> Response:
-    """The whole request and the whole reply of a turn; a part of the page where htmx asks for it."""
+    """Show the whole request and reply of a turn."""
     row = await page.state.runtime.find(name)
     exchange = await read_exchange(page.state.runtime, row.run_id, turn)
     template = "exchange_part.html" if page.is_part else "exchange.html"
@@ -166,7 +168,7 @@ async def show_exchange(page: Here, name: str, turn: int) -> Response:
 
 @router.get("/runs/{name}/replay")
 async def show_replay(page: Here, name: str, files: Literal["pinned", "current"] = "pinned") -> Response:
-    """Drive the run again from its journal, with every effect blocked: equal, or the first entry that differs."""
+    """Replay the run from its journal with all effects blocked, and show the first difference."""
     row = await page.state.runtime.find(name)
     report = await replay_run(page.state.runtime, row.run_id, with_current_files=files == "current")
     return await page.render("replay.html", "runs", run_id=row.run_id, task=row.task, report=report, files=files)
@@ -174,7 +176,7 @@ async def show_replay(page: Here, name: str, files: Literal["pinned", "current"]
 
 @router.get("/runs/{name}/artifacts/{sha256}")
 async def download_artifact(page: Here, name: str, sha256: str) -> Response:
-    """Always a download, never a page of this server."""
+    """Download an artifact. Browsers never show it as a page of this server."""
     row = await page.state.runtime.find(name)
     artifact, data = await read_artifact(page.state.runtime, row.run_id, sha256)
     return answer_file(data, name=artifact.file.name)
@@ -188,7 +190,7 @@ async def fork_here(page: Here, name: str) -> Response:
     if not at.isdecimal() or len(at) > 9:
         raise UsageError("The entry to fork at is not a number", hint="Use the slider of the run")
     message = form.get("task", "").replace("\r\n", "\n").strip()
-    # A message that was left as it is keeps the run what it is, a task with its steps for example.
+    # An unchanged message is not passed on: a new one would turn a task with steps into a plain message.
     edited = "" if message == row.task.strip() else message
     wanted = ForkRequest(at=int(at), model=form.get("model", "").strip(), task=edited)
     new_id = await fork(page.state, row.run_id, wanted)
@@ -211,7 +213,7 @@ async def show_undo(page: Here, name: str) -> Response:
 
 @router.post("/runs/{name}/undo")
 async def undo_run(page: Here, name: str) -> Response:
-    """Files that changed since are left alone, unless the form says otherwise."""
+    """Restore the files. Those that changed since are skipped unless the form says to overwrite them."""
     form = await page.read_form()
     row = await page.state.runtime.find(name)
     plan = await plan_undo(page.state.runtime, row.run_id)
@@ -233,24 +235,24 @@ async def share(page: Here, name: str) -> Response:
     return answer_file(text.encode(), name=f"{row.run_id}.html")
 
 
-COLOURS = 8
+MAX_COLORS = 8
 
 
 class LayerBar(Struct, frozen=True, kw_only=True):
     """One layer of the stacked bar."""
 
     layer: ShownLayer
-    colour: int
+    color: int
     at: float
     width: float
     """Both in percent of all bytes."""
     first_byte: int
     is_cached: bool
-    """It stands before the first byte that differs from the turn before."""
+    """Whether it ends before the first byte that differs from the previous turn."""
     was_cached: bool
-    """The vendor counted at least the tokens up to its end as cached."""
+    """Whether the provider counted all tokens up to its end as cached."""
     price_usd: float | None
-    """Of its tokens, cached or not; None where no price is known."""
+    """Price of its tokens; None if the model's price is unknown."""
 
 
 @router.get("/runs/{name}/prompt")
@@ -260,7 +262,7 @@ async def show_prompt(page: Here, name: str, turn: int | None = None) -> Respons
     view = await read_run_view(runtime, row.run_id, levels=0)
     turns = sorted({call.turn for call in view.calls})
     if not turns:
-        raise UsageError("No model was asked in this run", hint="Its steps may be runs of their own")
+        raise UsageError("This run has no model calls", hint="Its steps may be child runs")
     shown = await show_turn(runtime, row.run_id, turn=turn)
     before = await _find_before(runtime, row.run_id, shown, turns)
     difference = compare(before, shown) if before is not None else None
@@ -291,9 +293,9 @@ def shown_bytes(shown: ShownPrompt) -> int:
 
 
 def build_bars(shown: ShownPrompt, *, shared: int, cached: int = 0) -> tuple[LayerBar, ...]:
-    """In the order in which they are sent.
+    """Build a bar for each layer, in the order in which they are sent.
 
-    `shared` bytes are those of the turn before, which a cache can have; `cached` tokens are those that it had.
+    `shared` is the number of bytes in common with the previous turn, `cached` the number of tokens that were cached.
     """
     total = shown_bytes(shown) or 1
     bars: list[LayerBar] = []
@@ -304,7 +306,7 @@ def build_bars(shown: ShownPrompt, *, shared: int, cached: int = 0) -> tuple[Lay
         bars.append(
             LayerBar(
                 layer=layer,
-                colour=number % COLOURS + 1,
+                color=number % MAX_COLORS + 1,
                 at=round(100 * at / total, 3),
                 width=round(100 * layer.bytes / total, 3),
                 first_byte=at,

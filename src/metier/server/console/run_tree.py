@@ -88,7 +88,7 @@ def _build_turn(turn: Turn, addresses: "_Addresses") -> TreeTurn:
 
 
 def _nest(rows: Sequence[Row], addresses: "_Addresses") -> tuple[TreeNode, ...]:
-    """Put what a child run did below the row of the child run."""
+    """Nest the rows of a child run below its own row."""
     nodes: list[TreeNode] = []
     position = 0
     while position < len(rows):

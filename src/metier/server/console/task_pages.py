@@ -1,4 +1,4 @@
-"""Pages that start work: tasks and schedules."""
+"""Pages that start runs: tasks and schedules."""
 
 import json
 from pathlib import Path
@@ -41,16 +41,16 @@ _MAX_TASK_LENGTH = 100_000
 
 @router.get("/tasks")
 async def show_tasks(page: Here) -> Response:
-    place = page.state.host
-    listed = sorted(list_definitions(place.workspace, "tasks", FILE_NAME).values(), key=lambda found: found.id)
+    workspace = page.state.host.workspace
+    listed = sorted(list_definitions(workspace, "tasks", FILE_NAME).values(), key=lambda found: found.id)
     read = [(found.id, load_task(Path(found.path), id=found.id, within=found.within)) for found in listed]
-    agents = sorted(found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values())
+    agents = sorted(found.id for found in list_definitions(workspace, "agents", AGENT_FILE).values())
     return await page.render("tasks.html", "tasks", tasks=read, agents=agents)
 
 
 @router.post("/tasks")
 async def start_words(page: Here) -> Response:
-    """A task in words, as `agent run` gets it."""
+    """Start a run of a task in words, like `agent run`."""
     form = await page.read_form()
     text = form.get("task", "").replace("\r\n", "\n").strip()
     if not text:
@@ -74,7 +74,7 @@ async def show_task(page: Here, task_id: str) -> Response:
 
 @router.post("/tasks/{task_id:path}")
 async def start_task(page: Here, task_id: str) -> Response:
-    """By the form, or by its JSON where that is given."""
+    """Start a run of a task definition, with the inputs of the form or its JSON."""
     form = await page.read_form()
     task = get_task(page.state.host, task_id)
     text = form.get("json", "").strip()
@@ -84,9 +84,9 @@ async def start_task(page: Here, task_id: str) -> Response:
 
 
 async def _start(page: Page, request: RunRequest) -> Response:
-    begun = await submit(page.state.runtime, request, queue=page.state.queue)
+    started = await submit(page.state.runtime, request, queue=page.state.queue)
     page.state.nudge()
-    return page.go(f"/runs/{begun.run_id}")
+    return page.go(f"/runs/{started.run_id}")
 
 
 async def _render_task(page: Page, task: TaskDefinition) -> Response:
@@ -101,7 +101,7 @@ async def _render_task(page: Page, task: TaskDefinition) -> Response:
 
 
 def build_task_fields(task: TaskDefinition) -> tuple[FormField, ...]:
-    """One field for each input, by its schema."""
+    """Build a form field for each input from its schema."""
     fields: list[FormField] = []
     for spec in read_inputs(task):
         rules: dict[str, JsonValue] = {**(spec.value_schema or {}), "description": spec.description}

@@ -34,16 +34,16 @@ from metier.store.base import RUNNABLE, RunRow, RunSearch
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-_LONGEST = 2_000
+_MAX_REQUEST_LENGTH = 2_000
 
 
 @router.get("/skills")
 async def show_skills(page: Here, probe: str = "") -> Response:
-    """With a request: the skills that a run would consider for it, and by which words."""
-    place = page.state.host
-    asked = probe.strip()[:_LONGEST]
-    found = await run_sync(list_standings, place)
-    candidates = await probe_skills(place, asked) if asked else ()
+    """List the skills and, for a request, the candidates that a run would consider."""
+    host = page.state.host
+    asked = probe.strip()[:_MAX_REQUEST_LENGTH]
+    found = await run_sync(list_standings, host)
+    candidates = await probe_skills(host, asked) if asked else ()
     return await page.render(
         "skills.html", "skills", found=found, asked=asked, candidates=candidates, least=DEFAULT_MIN_SCORE
     )
@@ -59,7 +59,7 @@ async def show_skill(page: Here, name: str) -> Response:
 
 @router.post("/skill-updates/{name:path}")
 async def update_skill(page: Here, name: str) -> Response:
-    """Fetch the skill from its source and show what would change; install exactly that when it was seen and wanted."""
+    """Fetch the skill from its source and show the changes, or install exactly the version that was shown."""
     form = await page.read_form()
     match form.get("do", ""):
         case "look":
@@ -69,27 +69,27 @@ async def update_skill(page: Here, name: str) -> Response:
             await take_update(page.state.host, name, tree=form.get("tree", ""), is_trusted=word == "trust")
             return page.go(f"/skills/{quote(name)}?done=updated")
         case word:
-            raise UsageError(f"A skill cannot be told to {word[:40]!r}", hint="Use one of the buttons")
+            raise UsageError(f"Unknown action {word[:40]!r} for a skill", hint="Use one of the buttons")
 
 
-RUNS = 100
-"""Past runs that a draft is tried on."""
+PAST_RUNS = 100
+"""Past runs on which a draft is tested."""
 _MAX_RULES_LENGTH = 200_000
 
 
 @router.get("/policy")
 async def show_policy(page: Here, tool: str = "", arguments: str = "", agent: str = "") -> Response:
-    """With a tool: how a call of it would be judged, and by what."""
+    """Show the rules and, for a call, the decision and the rules that made it."""
     explanation = await _explain(page, tool, arguments, agent) if tool.strip() else None
-    return await _render(page, explanation=explanation, asked=(tool, arguments, agent))
+    return await _render_policy(page, explanation=explanation, asked=(tool, arguments, agent))
 
 
 async def _explain(page: Page, tool: str, arguments: str, agent: str) -> Explanation:
     policy = build_present_policy(page.state.host, agent.strip())
-    return await explain_call(policy, tool.strip(), _parse(arguments))
+    return await explain_call(policy, tool.strip(), _parse_arguments(arguments))
 
 
-async def _render(
+async def _render_policy(
     page: Page,
     *,
     explanation: Explanation | None = None,
@@ -110,35 +110,35 @@ async def _render(
         past=past,
         refused=refused,
         file=POLICY_FILE,
-        runs=RUNS,
+        runs=PAST_RUNS,
     )
 
 
 @router.post("/policy")
 async def try_rules(page: Here) -> Response:
-    """Try a draft on past runs; save it only when that was seen and wanted."""
+    """Test a draft of the rules on past runs, or save it."""
     form = await page.read_form()
     draft, before = form.get("rules", "").replace("\r\n", "\n"), form.get("saved", "").replace("\r\n", "\n")
     if len(draft) > _MAX_RULES_LENGTH:
         raise UsageError("The rules are too long", hint=f"Keep them within {_MAX_RULES_LENGTH:,} characters")
     try:
-        past = await backtest_past_runs(page.state.runtime, runs=RUNS, host=draft.encode())
+        past = await backtest_past_runs(page.state.runtime, runs=PAST_RUNS, host=draft.encode())
     except ConfigError as error:
         problem = describe_problem(error, page.state.redactor)
-        return await _render(page, draft=draft, refused=problem.problems or (problem.detail,))
+        return await _render_policy(page, draft=draft, refused=problem.problems or (problem.detail,))
     if form.get("do") != "save":
-        return await _render(page, draft=draft, past=past)
+        return await _render_policy(page, draft=draft, past=past)
     workspace = page.state.host.workspace
     if read_policy_file(workspace).decode("utf-8", "replace") != before:
         raise HttpProblem(
-            409, "rules_changed", "The rules changed since you began to edit them", hint="Load the page again"
+            409, "rules_changed", "The rules changed since you opened the page", hint="Load the page again"
         )
     (workspace / POLICY_FILE).parent.mkdir(parents=True, exist_ok=True)
     replace_file(workspace / POLICY_FILE, draft.encode())
     return page.go("/policy?done=saved")
 
 
-def _parse(text: str) -> dict[str, JsonValue]:
+def _parse_arguments(text: str) -> dict[str, JsonValue]:
     try:
         value: JsonValue = json.loads(text.strip() or "{}")
     except (ValueError, RecursionError) as error:
@@ -154,7 +154,7 @@ _MAX_ROWS = 2_000
 
 
 class Checkup(Struct):
-    """The latest findings of `agent doctor` for the server's workspace."""
+    """The latest findings of `agent doctor`."""
 
     findings: tuple[Finding, ...] = ()
     checked_at: datetime | None = None
@@ -169,9 +169,9 @@ class Checkup(Struct):
 
 @router.get("/health")
 async def show_health(page: Here, check: str = "") -> Response:
-    """Show the latest findings at once; old ones are refreshed after the response.
+    """Show the latest findings. Old ones are refreshed after the response.
 
-    The checks start programs, read the whole database and compare it with folders: at 100,000 runs they take a second.
+    The checks start programs and compare the whole database with folders, which takes a second at 100,000 runs.
     """
     host, runtime = page.state.host, page.state.runtime
     rows = await _list_under_way(runtime)
@@ -210,7 +210,7 @@ async def show_health(page: Here, check: str = "") -> Response:
 
 
 async def _list_under_way(runtime: Runtime) -> list[RunRow]:
-    """Return all runs that are driven or can be, page by page."""
+    """Return all unfinished runs that don't wait for a user."""
     search = RunSearch(statuses=(*RUNNABLE, "delegating"))
     rows: list[RunRow] = []
     while page := await runtime.store.search_runs(search, before=rows[-1].number if rows else 0, limit=_MAX_ROWS):

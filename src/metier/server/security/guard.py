@@ -1,6 +1,6 @@
-"""Checks of every request before a route sees it: host, origin, size, rate, user, CSRF; and headers of every response.
+"""Checks of every request: host, origin, size, rate, user, role, CSRF. Adds security headers to every response.
 
-An ASGI wrapper around the whole application, mounted ones included, so that no route can forget a check.
+The guard wraps the whole ASGI application including mounted ones, so no route can forget a check.
 """
 
 import re
@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metier.ids import Clock
-from metier.server.plain_page import is_for_person, render_problem_page
+from metier.server.plain_page import is_page_request, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.security.hosts import is_allowed_host, is_allowed_origin
 from metier.server.security.users import Role, Sessions, User, Users
@@ -30,9 +30,9 @@ _MAX_BUCKETS = 10_000
 
 
 class RateLimit(Struct):
-    """A bucket per user or address that holds a minute's worth of requests and refills steadily.
+    """A token bucket per user or address: it holds the requests of one minute and refills steadily.
 
-    In memory: each process of the server counts on its own.
+    Each server process counts on its own.
     """
 
     per_minute: int
@@ -41,12 +41,12 @@ class RateLimit(Struct):
     """Remaining requests, and the time of that count."""
 
     def take(self, name: str) -> float:
-        """0 where the request may continue; else in how many seconds it may."""
+        """Count a request. Returns the seconds until it is allowed, 0 if it is allowed now."""
         now = self.clock.monotonic()
         left, at = self._buckets.get(name, (float(self.per_minute), now))
         left = min(float(self.per_minute), left + (now - at) * self.per_minute / 60)
         if len(self._buckets) >= _MAX_BUCKETS and name not in self._buckets:
-            self._buckets.clear()  # a flood of addresses: forget them rather than run out of memory
+            self._buckets.clear()  # under a flood of addresses, rather lose the counts than run out of memory
         if left < 1:
             self._buckets[name] = (left, now)
             return (1 - left) * 60 / self.per_minute
@@ -55,7 +55,7 @@ class RateLimit(Struct):
 
 
 class Access(Struct, kw_only=True):
-    """Roles and the paths that they may use."""
+    """Access rules: hosts, users, and roles by path."""
 
     users: Users
     sessions: Sessions
@@ -64,32 +64,32 @@ class Access(Struct, kw_only=True):
     """The name of the session cookie; one per port, because browsers send cookies to every port of a host."""
     max_body_bytes: int
     root_path: str
-    """The path under which a proxy offers the server; empty where there is none."""
+    """Path prefix that a reverse proxy adds; empty without one."""
     requests: RateLimit
     failures: RateLimit
     redactor: Redactor
     clock: Clock
     public: set[str] = field(default_factory=lambda: {LOGIN_PATH, "/api/v1/health", "/static"})
-    """Paths, with everything below them, that need no user. A mounted door may add its own."""
+    """Paths that need no user, including all paths below. Mounted protocols add theirs."""
     writers: list[tuple[re.Pattern[str], Role]] = field(default_factory=list[tuple[re.Pattern[str], Role]])
-    """The least role for requests that change something, by path; an operator where none fits."""
+    """Minimum role for requests that change something, by path. Without a match it is `operator`."""
     tokens_only: set[str] = field(default_factory=lambda: {"/mcp", "/a2a"})
-    """Paths where a cookie does not count: other programs call there, with a token."""
+    """Paths for programs: a token counts there and a cookie does not, so a web page can't use a user's session."""
 
     def is_public(self, path: str) -> bool:
         return any(path == each or path.startswith(f"{each}/") for each in self.public)
 
-    def is_door(self, path: str) -> bool:
+    def is_protocol(self, path: str) -> bool:
         return any(path == each or path.startswith(f"{each}/") for each in self.tokens_only)
 
-    def get_least_role(self, path: str, method: str) -> Role:
+    def get_min_role(self, path: str, method: str) -> Role:
         if method in SAFE:
             return "viewer"
-        fitting: list[Role] = [role for pattern, role in self.writers if pattern.fullmatch(path)]
-        return fitting[0] if fitting else "operator"
+        matching: list[Role] = [role for pattern, role in self.writers if pattern.fullmatch(path)]
+        return matching[0] if matching else "operator"
 
     def allow_writes(self, path: str, role: Role) -> None:
-        """Let users of a role below operator change something at paths that fit this expression."""
+        """Allow a role to change something at paths that match this regular expression."""
         self.writers.append((re.compile(path), role))
 
 
@@ -98,7 +98,7 @@ def build_access_limits(per_minute: int, clock: Clock) -> tuple[RateLimit, RateL
 
 
 class Guard:
-    """The ASGI wrapper. Routes find the user and the nonce in `request.state`."""
+    """The ASGI wrapper. It sets `request.state.user` and `request.state.nonce` for routes."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -108,7 +108,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no web sockets here
+        if scope["type"] != "http":  # the server has no WebSockets
             await send({"type": "websocket.close", "code": 1008})
             return
         scope = _enter(scope, self._access.root_path)
@@ -119,37 +119,37 @@ class Guard:
         answer = _with_headers(send, nonce=nonce)
         try:
             receive = await self._check(scope, receive)
-        except _Redirect as away:
-            await RedirectResponse(f"{self._access.root_path}{away.path}", status_code=303)(scope, receive, answer)
+        except _Redirect as redirect:
+            await RedirectResponse(f"{self._access.root_path}{redirect.path}", status_code=303)(scope, receive, answer)
         except HttpProblem as problem:
             headers = {"www-authenticate": "Bearer"} if problem.status == 401 else {}
             if isinstance(problem, _TooMany):
                 headers["retry-after"] = str(problem.seconds)
-            refusal = self._describe_refusal(scope, problem, headers)
-            await refusal(scope, receive, answer)
+            response = self._render_refusal(scope, problem, headers)
+            await response(scope, receive, answer)
         else:
             await self._app(scope, receive, answer)
 
-    def _describe_refusal(self, scope: Scope, problem: HttpProblem, headers: dict[str, str]) -> Response:
+    def _render_refusal(self, scope: Scope, problem: HttpProblem, headers: dict[str, str]) -> Response:
         document = describe_problem(problem, self._access.redactor)
-        if not is_for_person(_get_path(scope), Headers(scope=scope).get("accept", "")):
+        if not is_page_request(_get_path(scope), Headers(scope=scope).get("accept", "")):
             return render_problem(document, headers=headers)
         nonce = str(scope["state"]["nonce"])
         return render_problem_page(document, nonce=nonce, base=self._access.root_path, headers=headers)
 
     async def _check(self, scope: Scope, receive: Receive) -> Receive:
-        """Raises `HttpProblem`. Cheap checks first; what is returned reads the body."""
+        """Check a request, cheap checks first, and return the function that reads its body. Raises `HttpProblem`."""
         access, headers = self._access, Headers(scope=scope)
         path, method = _get_path(scope), str(scope["method"])
         if not is_allowed_host(headers.get("host", ""), access.allowed_hosts):
             raise HttpProblem(
                 421,
                 "host_not_allowed",
-                "The server is not reached under this host name",
+                "The server is not available under this host name",
                 hint="Name the host in server.allowed_hosts",
             )
         _check_site(headers, method, access.allowed_hosts)
-        receive = _bounded(receive, headers, most=access.max_body_bytes)
+        receive = _bounded(receive, headers, limit=access.max_body_bytes)
         user = self._find_user(scope, headers, path)
         scope["state"]["user"] = user
         wait = access.requests.take(user.name if user else f"address {_get_address(scope)}")
@@ -158,34 +158,34 @@ class Guard:
         if access.is_public(path):
             return receive
         if user is None:
-            raise self._refuse(headers, path, method)
-        if not (user.role == "peer" and access.is_door(path)):
-            _check_role(user, access.get_least_role(path, method))
+            raise self._ask_to_sign_in(headers, path, method)
+        if not (user.role == "peer" and access.is_protocol(path)):
+            _check_role(user, access.get_min_role(path, method))
         if method not in SAFE and user.session_id:
             return await self._check_csrf(user, headers, receive)
         return receive
 
     def _find_user(self, scope: Scope, headers: Headers, path: str) -> User | None:
-        """By the token, else by the cookie. Raises `HttpProblem` for a token that is not good."""
+        """Find the user by token, else by cookie. Raises `HttpProblem` for an invalid token."""
         access = self._access
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             user = access.users.find(token.strip())
             if user is None:
-                # Only failures are counted, so that guessing is slow and users are not.
+                # Count failures only: this slows down guessing, not users.
                 if wait := access.failures.take(_get_address(scope)):
                     raise _TooMany(wait)
-                raise HttpProblem(401, "token_refused", "The token is not one of this server", hint=_TOKEN_HINT)
+                raise HttpProblem(401, "token_refused", "The token is not valid on this server", hint=_TOKEN_HINT)
             return user
         if any(path == each or path.startswith(f"{each}/") for each in access.tokens_only):
             return None
         cookie = _read_cookie(headers.get("cookie", ""), access.cookie)
         return access.sessions.read(cookie, now=access.clock.now()) if cookie else None
 
-    def _refuse(self, headers: Headers, path: str, method: str) -> Exception:
-        if method in SAFE and is_for_person(path, headers.get("accept", "")):
+    def _ask_to_sign_in(self, headers: Headers, path: str, method: str) -> Exception:
+        if method in SAFE and is_page_request(path, headers.get("accept", "")):
             return _Redirect(f"{LOGIN_PATH}?next={quote(path, safe='/')}")
-        return HttpProblem(401, "token_missing", "The request carries no token of this server", hint=_TOKEN_HINT)
+        return HttpProblem(401, "token_missing", "The request has no token", hint=_TOKEN_HINT)
 
     async def _check_csrf(self, user: User, headers: Headers, receive: Receive) -> Receive:
         given = headers.get(CSRF_HEADER, "")
@@ -216,7 +216,7 @@ class _TooMany(HttpProblem):
 
 
 def _check_site(headers: Headers, method: str, allowed: frozenset[str]) -> None:
-    """A browser says where a request comes from. Links from elsewhere may open a page, and do nothing else."""
+    """Reject requests from pages of other sites, except links that open a page. Raises `HttpProblem`."""
     is_page = method in SAFE and headers.get("sec-fetch-mode", "navigate") == "navigate"
     is_stream = "text/event-stream" in headers.get("accept", "")
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
@@ -225,12 +225,12 @@ def _check_site(headers: Headers, method: str, allowed: frozenset[str]) -> None:
         raise HttpProblem(403, "foreign_origin", "The request comes from a page of another site")
 
 
-def _check_role(user: User, least: Role) -> None:
-    if not user.may(least):
+def _check_role(user: User, min_role: Role) -> None:
+    if not user.may(min_role):
         raise HttpProblem(
             403,
             "role_too_low",
-            f"User {user.name!r} is {_article(user.role)}, and this needs {_article(least)}",
+            f"User {user.name!r} is {_article(user.role)}, and this needs {_article(min_role)}",
             hint="Ask an operator",
         )
 
@@ -239,11 +239,11 @@ def _article(role: Role) -> str:
     return f"an {role}" if role[0] in "ao" else f"a {role}"
 
 
-def _bounded(receive: Receive, headers: Headers, *, most: int) -> Receive:
-    """Refuses a body that is announced as too long, and stops reading one that turns out to be."""
+def _bounded(receive: Receive, headers: Headers, *, limit: int) -> Receive:
+    """Return a `receive` that limits the body. Raises `HttpProblem` at once if its declared length is too long."""
     announced = headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > most:
-        raise _build_too_long(most)
+    if announced.isdigit() and int(announced) > limit:
+        raise _build_too_long(limit)
     read = 0
 
     async def receive_bounded() -> Message:
@@ -251,20 +251,20 @@ def _bounded(receive: Receive, headers: Headers, *, most: int) -> Receive:
         message = await receive()
         if message["type"] == "http.request":
             read += len(message.get("body", b""))
-            if read > most:
-                # What reads a body passes this kind on, and makes every other one a wrong body.
-                raise HTTPException(413, _build_too_long(most).message)
+            if read > limit:
+                # Starlette's form parser passes this exception on; others it reports as an invalid body.
+                raise HTTPException(413, _build_too_long(limit).message)
         return message
 
     return receive_bounded
 
 
-def _build_too_long(most: int) -> HttpProblem:
-    return HttpProblem(413, "body_too_long", f"The body is longer than {most} bytes", hint="Send less at a time")
+def _build_too_long(limit: int) -> HttpProblem:
+    return HttpProblem(413, "body_too_long", f"The body is longer than {limit} bytes", hint="Send less at a time")
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Of a form; `_bounded` limits it."""
+    """Read a whole form, whose length `_bounded` limits."""
     pieces: list[bytes] = []
     while True:
         message = await receive()
@@ -276,13 +276,13 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    is_told = False
+    is_sent = False
 
     async def receive_again() -> Message:
-        nonlocal is_told
-        if is_told:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        is_told = True
+        is_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
@@ -300,7 +300,7 @@ def _with_headers(send: Send, *, nonce: str) -> Send:
 
 
 def _build_headers(nonce: str) -> dict[str, str]:
-    """A response may bring its own, such as a download with a policy of its own."""
+    """Build the default headers. A response can override them, as downloads do."""
     policy = (
         "default-src 'none'",
         f"script-src 'nonce-{nonce}'",
@@ -319,7 +319,7 @@ def _build_headers(nonce: str) -> dict[str, str]:
         "content-security-policy": "; ".join(policy),
         "x-content-type-options": "nosniff",
         "x-frame-options": "DENY",
-        # Not `no-referrer`: browsers then send `Origin: null` with the forms of our own pages, which is refused.
+        # Not `no-referrer`: browsers would then send `Origin: null` with our own forms, and they would be rejected.
         "referrer-policy": "same-origin",
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
@@ -336,16 +336,16 @@ def _read_cookie(header: str, name: str) -> str:
 
 
 def _enter(scope: Scope, root: str) -> Scope:
-    """A proxy may leave its path in front of the request's, or take it away; the application sees it in both cases."""
+    """Return the scope with the root path in front, whether or not the reverse proxy removed it."""
     if not root:
         return scope
     path = str(scope["path"])
-    is_below = path == root or path.startswith(f"{root}/")
-    return {**scope, "root_path": root, "path": path if is_below else f"{root}{path}"}
+    has_root = path == root or path.startswith(f"{root}/")
+    return {**scope, "root_path": root, "path": path if has_root else f"{root}{path}"}
 
 
 def _get_path(scope: Scope) -> str:
-    """Below the path under which a proxy offers the server."""
+    """Return the path without the root path."""
     root, path = str(scope.get("root_path", "")), str(scope["path"])
     return path.removeprefix(root) if root and path.startswith(root) else path
 

@@ -1,6 +1,6 @@
-"""Under which names the server may be reached. Pure.
+"""Allowed values of the headers `Host` and `Origin`. Pure.
 
-A page of another site that makes its own name lead to this address (DNS rebinding) still sends its own name as `Host`.
+This stops DNS rebinding: a page whose domain resolves to this server still sends its own domain as `Host`.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def build_allowed(*, host: str, port: int, named: Iterable[str]) -> frozenset[str]:
-    """The values of `Host` that are accepted: loopback with the port, and the named hosts with and without it."""
+    """Return the allowed values of `Host`: loopback with the port, and the named hosts with and without it."""
     own = {f"{name}:{port}" for name in (*_LOOPBACK, *([_bracket(host)] if is_loopback(host) else []))}
     if port == 80:
         own |= set(_LOOPBACK)
@@ -33,7 +33,7 @@ def is_allowed_host(value: str, allowed: frozenset[str]) -> bool:
 
 
 def is_allowed_origin(value: str, allowed: frozenset[str]) -> bool:
-    """An `Origin` header of this server's own pages. `null`, which sandboxed pages send, is none."""
+    """Return whether an `Origin` is that of this server's pages. Sandboxed pages send `null`, which is not."""
     try:
         parts = urlsplit(value)
     except ValueError:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 type Role = Literal["peer", "viewer", "approver", "operator"]
-"""A peer is another program: it may use the doors, `/mcp` and `/a2a`, and nothing else."""
+"""A peer is another program: it may use `/mcp` and `/a2a` only."""
 
 type Grant = Literal["edit", "limits", "code", "read"]
 """A permission beyond a user's role. Operators have all of them; other users have those that their entry names.
@@ -42,10 +42,10 @@ class User(Struct, frozen=True, kw_only=True):
     role: Role
     grants: frozenset[Grant] = frozenset()
     session_id: str = ""
-    """The browser session that the request belongs to; empty for a request with a token."""
+    """The browser session of the request; empty for a request with a token."""
 
     def may(self, role: Role) -> bool:
-        """An operator may do what an approver may, who may do what a viewer may."""
+        """Return whether the role includes another one: each role includes those below it."""
         return _RANK[self.role] >= _RANK[role]
 
     def has(self, grant: Grant) -> bool:
@@ -54,12 +54,12 @@ class User(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """Everyone who may use the server, by the digest of their token."""
+    """All users by the digest of their token."""
 
     by_digest: dict[str, User] = field(repr=False)
 
     def find(self, token: str) -> User | None:
-        """By digest, so that the time of the search says nothing about the token."""
+        """Find a user by the token's digest, so that the time of the search reveals nothing about the token."""
         return self.by_digest.get(digest_token(token))
 
     def find_named(self, name: str, role: Role) -> User | None:
@@ -67,18 +67,18 @@ class Users:
 
 
 def build_users(*, token: str, owner: str, entries: Sequence[str]) -> Users:
-    """The owner of the server's own token, an operator, and the named users of the settings."""
+    """Build the users: the owner of the server's token, an operator, and those of `server.users`."""
     named = [_parse_entry(entry) for entry in entries]
     return Users(by_digest={digest_token(token): User(name=owner, role="operator"), **dict(named)})
 
 
 def build_entry(name: str, role: Role, token: str, *, grants: Sequence[Grant] = ()) -> str:
-    """The entry of `server.users` for a user with this token."""
+    """Build the entry of `server.users` for a user."""
     return f"{name}:{'+'.join([role, *grants])}:{digest_token(token)}"
 
 
 def digest_token(token: str) -> str:
-    """Tokens are random and long: nothing is gained by a slow hash."""
+    """Digest a token. A slow hash is not needed, because tokens are long and random."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
@@ -88,7 +88,7 @@ def make_token() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """Signed cookies: every process with the key reads them, none has to remember one."""
+    """Signed session cookies. Any process with the key can check them, so none stores sessions."""
 
     key: bytes = field(repr=False)
     users: Users
@@ -101,13 +101,13 @@ class Sessions:
         return f"{body}.{self._sign('session', body)}"
 
     def read(self, cookie: str, *, now: datetime) -> User | None:
-        """The user of a cookie; None for one that was forged or changed, ran out, or whose user is gone."""
+        """Return the user of a cookie; None if it is forged or expired or the user was removed."""
         body, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign("session", body).encode()):
             return None
         version, name, role, expires, session_id = cast(
             "tuple[int, str, Role, int, str]", json.loads(base64.urlsafe_b64decode(body))
-        )  # signed, so written by `issue`
+        )  # the signature proves that `issue` wrote it
         user = self.users.find_named(name, role)
         if version != _COOKIE_VERSION or expires <= now.timestamp() or user is None:
             return None
@@ -137,11 +137,17 @@ LIFETIME_SECONDS = 600
 
 
 class LoginCodes(Struct, frozen=True):
+    """One-time codes that a browser exchanges for a session cookie.
+
+    Each code is a file. Only one of several requests can delete it, so a code works once across all processes of the
+    server and after a restart.
+    """
+
     folder: Path
-    """Belongs to the user that runs the server alone."""
+    """Only the user that runs the server can read it."""
 
     def issue(self, user: User) -> str:
-        """A code that signs in as this user, once, within ten minutes."""
+        """Issue a code that signs in as this user, once, within ten minutes."""
         code = secrets.token_urlsafe(24)
         file = self._find(code)
         file.touch(mode=0o600)
@@ -149,11 +155,11 @@ class LoginCodes(Struct, frozen=True):
         return code
 
     def redeem(self, code: str) -> User | None:
-        """The user of a code; None where it is unknown, used or too old."""
+        """Use up a code and return its user; None if it is unknown, used or expired."""
         file = self._find(code)
         try:
             made_at, text = file.stat().st_mtime, file.read_text(encoding="utf-8")
-            file.unlink()  # fails for all but one of those that redeem it at the same time
+            file.unlink()  # of concurrent requests, only one succeeds
         except OSError:
             return None
         if time.time() - made_at > LIFETIME_SECONDS:
@@ -162,7 +168,7 @@ class LoginCodes(Struct, frozen=True):
         return User(name=name, role=role)
 
     def clear(self) -> None:
-        """Remove codes that were never used."""
+        """Delete unused codes."""
         for file in self.folder.glob("code-*"):
             file.unlink(missing_ok=True)
 

@@ -51,7 +51,7 @@ _STEP_KINDS = {"succeeded": "ok", "running": "live", "waiting": "warn", "skipped
 
 
 def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], str] = str) -> Environment:
-    """`folders` are searched before the templates of this package; `clean` takes secrets out of every outside text."""
+    """Build the environment. Templates in `folders` take precedence; `clean` removes secrets from outside text."""
     loaders = [FileSystemLoader(folder) for folder in (*folders, FOLDER / "templates")]
     environment = Environment(
         loader=ChoiceLoader(loaders),
@@ -88,23 +88,23 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
 
 
 def count(number: int, noun: str, many: str = "") -> str:
-    """`1 run`, `2 runs`."""
+    """Return `1 run`, `2 runs`."""
     return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
 
 
 def format_duration(seconds: float) -> str:
-    """`30 ms` where it is less than a second."""
+    """Format a duration, in milliseconds below a second."""
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else format_seconds(seconds)
 
 
 def format_interval(seconds: float) -> str:
-    """`6 h`, `90 s`: in the largest unit that divides it."""
+    """Format an interval in the largest unit that divides it: `6 h`, `90 s`."""
     name, size = next((unit for unit in _UNITS if seconds % unit[1] == 0), _UNITS[-1])
     return f"{seconds / size:g} {name}"
 
 
 def cut_long(text: str, most: int = 2_000) -> str:
-    """Both ends of a long text; lines stay lines."""
+    """Truncate the middle of a long text."""
     return cut_middle(text, most)
 
 
@@ -113,30 +113,30 @@ def format_moment(moment: datetime | None) -> str:
 
 
 def format_minute(moment: datetime) -> str:
-    """Short enough for a row of a table."""
+    """Format a time for a table row."""
     return f"{moment:%Y-%m-%d %H:%M}"
 
 
 def mark_code(text: str) -> Markup:
-    """Mark text between backticks as code; everything is escaped."""
+    """Render text between backticks as code. Everything is escaped."""
     pieces = str(escape(text)).split("`")
     marked = [f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces)]
     return Markup("".join(marked))  # noqa: S704 - escaped above
 
 
 class _OutsideTexts(Struct, frozen=True):
-    """The filters that every text from outside passes: without secrets, nothing hidden in it, bounded."""
+    """Filters for outside text: they remove secrets, reveal hidden characters and limit the length."""
 
     clean: Callable[[str], str]
 
     def render_json(self, value: JsonValue) -> str:
-        """As people read it; a text stays the text that it is, and no sign of a shell is hidden."""
+        """Render a value as readable JSON, or a text unchanged. Shell characters are never hidden by redaction."""
         text = reveal(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
         masked = self.clean(text)
         return masked if has_same_signs(masked, text) else text
 
     def sanitize(self, text: str) -> str:
-        """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
+        """Sanitize, then redact: color codes inside a secret would hide it from the redactor."""
         return self.clean(sanitize(text))
 
     def cut_line(self, text: str, most: int = 90) -> str:
@@ -146,7 +146,7 @@ class _OutsideTexts(Struct, frozen=True):
         return Markup(render_markdown_html(self.sanitize(text)))  # noqa: S704 - by an allowlist
 
     def list_diff_lines(self, unified: str) -> list[tuple[str, str, str]]:
-        """Kind, number and text of each line; the rest is counted."""
+        """Return kind, number and text of each line, up to a limit, and the number of further lines."""
         lines = list(parse_diff(self.clean(reveal(unified))))
         shown = [(line.kind, str(line.number or ""), line.text) for line in lines[:_MAX_LINES]]
         left = len(lines) - len(shown)

@@ -1,8 +1,8 @@
-"""Markdown from a model as HTML for a page. By allowlist: only the elements below are written, all text is escaped.
+"""A model's Markdown as HTML. Only the allowed elements below are written, and all text is escaped.
 
-HTML in the text is shown as text. A link keeps its words and is followed by its host, so that words cannot lie about
-where it leads; other schemes than http, https and mailto are no links. An image is a line that names its address: a
-page that fetched it would tell its host that the text was read, and whatever the address carries.
+HTML in the text is shown as text. A link is followed by its host, so that its text can't pretend another target; only
+http, https and mailto are linked. Images are not loaded, because a request would leak to their host that the text was
+read, and any data that the model put into the address. Their address is shown instead.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from markdown_it.token import Token
 from metier.telemetry.sanitize import sanitize
 
 MAX_CHARACTERS = 200_000
-"""Longer text is shown as it is: laying it out would hold up the page."""
+"""Longer text is shown unformatted, because parsing it would delay the page."""
 ELEMENTS = frozenset(
     {
         "blockquote", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "strong",
@@ -27,7 +27,7 @@ _BROKEN = (RecursionError, AssertionError, IndexError, KeyError, ValueError, Typ
 
 
 def render_markdown_html(text: str) -> str:
-    """HTML that is safe to put into a page as it is."""
+    """Render HTML that is safe to insert into a page."""
     clean = sanitize(text)
     if len(clean) > MAX_CHARACTERS:
         return f"<pre>{escape(clean)}</pre>"
