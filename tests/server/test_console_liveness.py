@@ -88,10 +88,9 @@ def test_duration_of_a_run_without_a_driver_does_not_grow(workspace: Workspace, 
     assert len(times) == 1
 
 
-def test_step_of_a_killed_run_is_shown_as_interrupted_and_not_as_running(
-    workspace: Workspace, model: ModelServer
-) -> None:
-    model.follow(calls("Bash", command="touch started && sleep 600"))
+def kill_during_a_step(workspace: Workspace, model: ModelServer) -> str:
+    """Kill a run while its first command runs. Returns its ID."""
+    model.follow(calls("Bash", command="touch started && sleep 600"), says("Never mind."))
     command = [AGENT, "run", "Wait", "--profile", "permissive", "-q"]
     process = subprocess.Popen(command, cwd=workspace.folder, stdin=subprocess.DEVNULL)
     while not (workspace.folder / "started").exists():
@@ -100,6 +99,13 @@ def test_step_of_a_killed_run_is_shown_as_interrupted_and_not_as_running(
     process.send_signal(signal.SIGKILL)
     process.wait(60)
     (run_id,) = workspace.run_ids()
+    return run_id
+
+
+def test_step_of_a_killed_run_is_shown_as_interrupted_and_not_as_running(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    run_id = kill_during_a_step(workspace, model)
 
     with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
         page = console.open(f"/runs/{run_id}")
@@ -108,6 +114,30 @@ def test_step_of_a_killed_run_is_shown_as_interrupted_and_not_as_running(
     assert 'data-status="interrupted"' in page
     assert ">running<" not in page
     assert ">interrupted</span>" in detail
+
+
+def test_interrupted_step_is_resolved_on_the_page_of_the_run(workspace: Workspace, model: ModelServer) -> None:
+    run_id = kill_during_a_step(workspace, model)
+
+    with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
+        console.open(f"/runs/{run_id}")
+        console.submit(f"/runs/{run_id}/resume")
+        while "Did this step happen?" not in console.open(f"/runs/{run_id}"):
+            pass
+        console.submit(f"/runs/{run_id}/doubt", answer="skip")
+        while 'data-status="completed"' not in console.open(f"/runs/{run_id}"):
+            pass
+        assert "Never mind." in console.words()
+
+
+def test_dry_run_is_marked_on_its_page(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("I would read the notes."))
+    workspace.agent("run", "Read the notes", "--dry-run", "-q")
+    (run_id,) = workspace.run_ids()
+
+    with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
+        console.open(f"/runs/{run_id}")
+        assert "dry run" in console.words()
 
 
 def test_health_counts_interrupted_runs_apart_from_runs_that_wait_for_a_worker(workspace: Workspace) -> None:

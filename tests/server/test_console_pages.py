@@ -142,7 +142,7 @@ def test_a_draft_of_rules_shows_which_past_calls_it_changes_before_it_is_saved(s
 
     scene.console.submit("/policy", rules=rules, do="try")
     words = scene.console.words()
-    assert "would be judged differently" in words
+    assert "would be decided differently" in words
     assert "notes/roadmap.md" in words
     assert not file.exists()
 

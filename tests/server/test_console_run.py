@@ -143,7 +143,7 @@ def test_a_run_is_replayed_and_found_equal_or_shown_where_it_first_differs(scene
     assert f'href="/runs/{scene.written}/replay"' in scene.console.page
     scene.console.open(f"/runs/{scene.written}/replay")
     assert "Replay matches." in scene.console.words()
-    assert "nothing was run" in scene.console.words()
+    assert "nothing was executed" in scene.console.words()
 
     skill = scene.workspace.folder / "skills/greeter/SKILL.md"
     before = skill.read_text()
