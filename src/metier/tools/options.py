@@ -39,8 +39,8 @@ class SandboxOptions(Value):
 
     use: SandboxUse = Field(
         default="auto",
-        description="Sandbox for programs. `auto`: required in `strict`, used in `guarded` if bubblewrap works, unused in "
-        "`permissive`. `off`: never. `required`: in every profile.",
+        description="Sandbox for programs. `auto`: required in `strict`, used in `guarded` if bubblewrap works, unused "
+        "in `permissive`. `off`: never. `required`: in every profile.",
     )
     network: SandboxNetwork = Field(
         default="auto",
@@ -118,8 +118,8 @@ class McpOptions(Value):
     outside_sandbox: OutsideWord | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default="auto",
         description=(
-            "Servers that run outside the sandbox: all, none, or a list of names. `auto`: all if no sandbox is required, "
-            "otherwise none."
+            "Servers that run outside the sandbox: all, none, or a list of names. `auto`: all if no sandbox is "
+            "required, otherwise none."
         ),
     )
     start_timeout_seconds: float = Field(
