@@ -8,8 +8,8 @@ import pytest
 from capability_skills import write_skill
 
 from metier import create_agent_adapter, create_executor
-from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse
+from metier.capabilities.skill_delegation import DelegationRequest
 from metier.cli.main import run
 from metier.engine.state.run_state import RunState
 from metier.runtime.host import Host

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier import create_executor
-from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
 from metier.capabilities.impl.process import call_impl
+from metier.capabilities.skill_delegation import Lineage
 from metier.capabilities.tool import CapabilityTool, build_capability_tools
 from metier.capabilities.turns import Conversations
 from metier.cli.main import run

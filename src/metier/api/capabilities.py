@@ -9,8 +9,8 @@ from pathlib import Path
 from metier.capabilities import executor
 from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.advisor import Advisor
-from metier.capabilities.delegation import DelegationRouter
 from metier.capabilities.executor import SkillExecutor
+from metier.capabilities.skill_delegation import DelegationRouter
 from metier.errors import UsageError
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host

@@ -22,9 +22,9 @@ from pydantic import JsonValue
 
 from metier.capabilities.answers import build_failure
 from metier.capabilities.conversation import Conversation, ConversationStore, TurnEnd
-from metier.capabilities.delegation import DelegationRequest, DelegationRouter, Lineage
 from metier.capabilities.executor import Capability, SkillExecutor, run_blocking
 from metier.capabilities.protocol import AgentResponse, TaskState
+from metier.capabilities.skill_delegation import DelegationRequest, DelegationRouter, Lineage
 from metier.capabilities.turns import Conversations, ConversationTurn, NextTurn, TurnRequest
 from metier.store.backend import open_store
 from metier.store.base import keep_renewed

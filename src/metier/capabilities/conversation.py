@@ -10,8 +10,8 @@ from pydantic import JsonValue, ValidationError
 
 from metier.capabilities.answers import as_json
 from metier.capabilities.contract import SkillContract
-from metier.capabilities.delegation import Lineage
 from metier.capabilities.protocol import AgentResponse, InputRequest, MessageType, MissingField
+from metier.capabilities.skill_delegation import Lineage
 from metier.ids import Clock
 from metier.store.contexts import (
     Claim,

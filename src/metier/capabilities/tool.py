@@ -12,11 +12,11 @@ from pydantic import JsonValue
 
 from metier.capabilities.advisor import Bill
 from metier.capabilities.contract import SkillContract
-from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
 from metier.capabilities.impl.process import delete_saved_replies, has_saved_reply
 from metier.capabilities.inputs import build_input_schema
 from metier.capabilities.protocol import AgentResponse, TaskState
+from metier.capabilities.skill_delegation import Lineage
 from metier.capabilities.turns import Conversations, TurnRequest
 from metier.definitions.names import name_capability
 from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult

@@ -27,15 +27,6 @@ from metier.capabilities.conversation import (
     TurnEnd,
     TurnStart,
 )
-from metier.capabilities.delegation import (
-    DelegationRequest,
-    DelegationRouter,
-    Lineage,
-    compute_ceiling,
-    find_excess,
-    find_refusal,
-    name_child,
-)
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.impl.process import Turn
 from metier.capabilities.inputs import check_input_object, check_inputs
@@ -47,6 +38,15 @@ from metier.capabilities.protocol import (
     ResponseMetadata,
     TaskState,
     task_state_to_execution_status_value,
+)
+from metier.capabilities.skill_delegation import (
+    DelegationRequest,
+    DelegationRouter,
+    Lineage,
+    compute_ceiling,
+    find_excess,
+    find_refusal,
+    name_child,
 )
 from metier.definitions.names import canonical_name
 from metier.ids import Clock, SystemClock

@@ -140,7 +140,7 @@ class Fail(Struct, frozen=True):
     """Work done before it failed."""
 
 
-class Park(Struct, frozen=True):
+class PauseAtLimit(Struct, frozen=True):
     """Wait at a limit until a user raises it."""
 
     limit: Limit
@@ -180,7 +180,7 @@ type Action = (
     | HandOff
     | Finish
     | Fail
-    | Park
+    | PauseAtLimit
     | RunHooks
     | Wait
 )

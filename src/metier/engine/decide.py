@@ -109,18 +109,18 @@ def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
     if turns >= limits.max_turns:
         message = f"The run took {turns} turns, which is the limit"
         if limits.on_limit == "park":
-            return a.Park("max_turns", message)
+            return a.PauseAtLimit("max_turns", message)
         return a.Fail("max_turns_exceeded", message, "escalated")
     return _stop_at_budget(state, limits) or a.CallModel(state.turn + 1)
 
 
-def _stop_at_budget(state: RunState, limits: Limits) -> a.Fail | a.Park | None:
+def _stop_at_budget(state: RunState, limits: Limits) -> a.Fail | a.PauseAtLimit | None:
     """Stop a run that reached its budget: fail it, or pause it if its limits say so."""
     if limits.max_cost_usd is None or state.cost_usd < limits.max_cost_usd:
         return None
     message = f"The run cost {state.cost_usd:.4f} USD, which is over the limit"
     if limits.on_limit == "park":
-        return a.Park("max_cost_usd", message)
+        return a.PauseAtLimit("max_cost_usd", message)
     return a.Fail("budget_exceeded", message, "escalated")
 
 

@@ -32,7 +32,7 @@ async def perform(action: a.Action, log: RunLog, services: Services) -> None:
             await decode(log, services)
         case a.PlanTask() | a.Delegate() | a.AwaitChild() | a.StopAtStep() | a.CheckResult():
             await _perform_work(action, log, services)
-        case a.Proceed() | a.HandOff() | a.Finish() | a.Fail() | a.Park():
+        case a.Proceed() | a.HandOff() | a.Finish() | a.Fail() | a.PauseAtLimit():
             await _record_turn_end(action, log)
         case a.RunHooks():
             await run_hooks(action, log, services)
@@ -85,7 +85,7 @@ async def _perform_work(
             assert_never(action)
 
 
-async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a.Park, log: RunLog) -> None:
+async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a.PauseAtLimit, log: RunLog) -> None:
     match action:
         case a.Proceed():
             log.infer(ProgressVerified(following=action.following, reason=action.reason))
@@ -97,7 +97,7 @@ async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a
                 fallback=action.fallback,
             )
             await log.record(handed)
-        case a.Park():
+        case a.PauseAtLimit():
             await log.record(RunPaused(pause="limit", limit=action.limit, reason=action.reason), durable=True)
         case a.Finish():
             await log.record(RunFinished(result=action.result), durable=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest
+from metier.capabilities.skill_delegation import DelegationRequest
 from metier.decisions import CalledRun
 from metier.engine.entries.task import ChildRequest
 from metier.engine.state.phases import FINAL

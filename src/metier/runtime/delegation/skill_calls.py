@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from metier.capabilities.advisor import Bill, ProviderAdvisor
-from metier.capabilities.delegation import DelegationRequest, Lineage
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.protocol import AgentResponse, InputRequest, ResponseError, ResponseMetadata, TaskState
+from metier.capabilities.skill_delegation import DelegationRequest, Lineage
 from metier.capabilities.tool import build_capability_tools, name_conversation, name_message
 from metier.capabilities.turns import Conversations
 from metier.decisions import CalledRun
