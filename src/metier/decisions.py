@@ -32,7 +32,7 @@ class ActionStep(StoredValue, frozen=True, kw_only=True):
     params: dict[str, JsonValue] = field(default_factory=dict)
     expected_output: str = ""
     call_id: str = ""
-    """The model's ID of the call, which its result must repeat; vendors use different forms."""
+    """The model's ID of the call, which the result repeats. Formats differ by vendor."""
 
 
 def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:

@@ -5,8 +5,8 @@ response = adapter.invoke("schema-infer", {}, "my-context")
 if response.state == TaskState.INPUT_REQUIRED:
     response = adapter.invoke("schema-infer", {"data": …}, "my-context", resume=True)
 
-These calls are not steps of a run: there is no journal, no lease and no policy. In their place a message is claimed in
-the store while a worker answers it, and a resume token continues a conversation.
+These calls are not steps of a run: there is no journal, no lease and no policy. Instead, a worker
+claims a message in the store while it answers it, and a resume token continues a conversation.
 """
 
 import os
@@ -147,7 +147,7 @@ class _ClaimedTurn(ConversationTurn, frozen=True, kw_only=True):
             conversation = await self._redeem(await self.store.load())
             if isinstance(conversation, AgentResponse):
                 return conversation
-            # Named after the state that it continues: of two such messages one gets the claim.
+            # Two messages without an ID for the same state get the same ID, so that only one of them gets the claim.
             message_id = f"turn:{conversation.state.version}"
         try:
             async with _claimed(self.store, message_id, owner=self.owner) as store:
@@ -160,7 +160,7 @@ class _ClaimedTurn(ConversationTurn, frozen=True, kw_only=True):
     async def take_claimed(self, *, is_redeemed: bool) -> AgentResponse:
         conversation = await self.store.load()
         if not is_redeemed:
-            # After the claim: the same message twice at once is a duplicate, not a token that was used up.
+            # After the claim: a second delivery of the message is a duplicate, not the use of a redeemed token.
             conversation = await self._redeem(conversation)
             if isinstance(conversation, AgentResponse):
                 return conversation

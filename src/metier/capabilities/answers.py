@@ -1,4 +1,4 @@
-"""Validation of a skill's answer against its contract, and the responses for everything that goes wrong."""
+"""Validation of a skill's answer against its contract, and responses for failures."""
 
 import json
 from pathlib import Path, PurePosixPath

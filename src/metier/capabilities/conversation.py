@@ -1,4 +1,4 @@
-"""A conversation with a skill, as stored between turns. A turn changes it in one transaction at its start and end."""
+"""A conversation with a skill, as stored between turns. Each turn has two transactions: at its start and at its end."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -144,6 +144,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
 
     async def start_turn(self, conversation: Conversation, start: TurnStart) -> ContextState:
         """Record the turn before its effect. Raises `VersionConflictError` if another worker was faster."""
+        # Before the skill is called: after a crash the state shows that the turn may have had an effect.
         state = replace(conversation.state, task_state="in_progress", current_turn=start.number, agent_state_detail="")
         notes: dict[str, JsonValue] = {
             "skill": self.contract.skill,

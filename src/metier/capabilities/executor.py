@@ -252,6 +252,7 @@ class SkillExecutor:
         if not is_capability(turn.package.definition):
             return await run_entrypoint(turn, self.environ)
         try:
+            # The copy that is run is the one whose trust was checked, even if the files change meanwhile.
             turn = replace(turn, package=await take_code(turn.package))
             await anyio.to_thread.run_sync(_check_safety, turn)
             turn.artifacts.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Turns of conversations with skills: one message in, one response out, in between one call of the skill.
+"""Turns of conversations with skills. A turn takes one message, calls the skill once and returns one response.
 
 A turn is a step of a run (`tool.py`): the engine's journal, lease and replay decide who works on it and whether it is
-repeated after a crash. Python programs call skills without a run; `adapter.py` adds the parts that they lack.
+repeated after a crash. Python programs call skills without a run; `adapter.py` adds claims and resume tokens for them.
 """
 
 import dataclasses
@@ -89,6 +89,7 @@ class Conversations(Struct, frozen=True, kw_only=True):
         excess = find_excess(found.contract, request.lineage)
         if excess is not None:
             return _stamp(excess, request)
+        # A message with an ID must be answered once, so its answer is stored even for a stateless skill.
         if found.contract.state_persistence == "none" and not request.message_id:
             return _stamp(await self._take_only_turn(found, request), request, found)
         return _stamp(await self.open_turn(found, request).answer(), request, found)
@@ -169,7 +170,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
         return await self._call_skill(conversation, next_turn, inputs=inputs, delegated=delegated)
 
     async def repeat_interrupted(self, conversation: Conversation) -> NextTurn | AgentResponse:
-        """Return the turn of a worker that is gone. The engine has decided that the step may run again."""
+        """Return the turn that a killed worker left. The engine has decided that the step may run again."""
         return NextTurn(number=conversation.state.current_turn)
 
     def find_refusal_of_resume(self, conversation: Conversation) -> AgentResponse | None:

@@ -119,7 +119,7 @@ async def hold_lease(
 ) -> AsyncGenerator[Lease]:
     """Hold the lease during this block. Losing the run to another driver cancels the block.
 
-    `held` is a lease that came with claiming the run. Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
+    `held` is a lease that the caller already has. Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
     """
     store = services.store
     lease = held or await store.take_lease(run_id, owner=services.owner, seconds=seconds)

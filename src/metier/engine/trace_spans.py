@@ -180,7 +180,7 @@ class SpanFold:
         return [self._finish(names.LOAD_SKILLS, {})]
 
     def _reopen(self, entry: RunReopened) -> list[Span]:
-        """Open a new span below the run's, which was exported when the run failed."""
+        """Open a new child span of the run's span, which was exported when the run failed."""
         if entry.step_id or self._started is None or self.trace is None:
             return []
         self._begin(RUN, _name_run(self._started), parent_id=self.trace.span_id)

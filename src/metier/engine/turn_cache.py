@@ -1,4 +1,4 @@
-"""Results that later turns of the same run reuse: most of a request is the same as in the turn before."""
+"""Caches for the turns of one run: most of a request is the same as in the previous turn."""
 
 import hashlib
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class Fingerprints:
         return self._digest(request, self._digest_tools(request.tools))
 
     def match(self, request: ModelRequest, recorded: str) -> Fingerprint:
-        """Compute the fingerprint in the form of a record: 0.2 hashed an empty list of tools in two ways."""
+        """Compute the fingerprint in the form of a recorded one: 0.2 hashed an empty list of tools in two ways."""
         fingerprint = self._digest(request, self._digest_tools(request.tools))
         if request.tools or fingerprint.hash == recorded:
             return fingerprint
@@ -127,7 +127,7 @@ class Offer(Struct, frozen=True):
     tools: tuple[ToolSpec, ...]
     decoder: Decoder
     protocol: str = ""
-    """Tools in words, for a model that decides in JSON; empty if they are sent as tools."""
+    """Description of the tools for a model that decides in JSON; empty if they are sent as tools."""
 
 
 class TurnCache(Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ class DoubtResolved(JournalEntry, frozen=True, kw_only=True, tag="doubt_resolved
 
 
 class UndoStarted(JournalEntry, frozen=True, kw_only=True, tag="undo_started"):
-    """The intent to restore these files. After a kill the next undo completes it."""
+    """The intent to restore these files. After a crash, the next undo completes it."""
 
     undo_id: str
     to_step: str
@@ -159,7 +159,7 @@ class HookOutcome(StoredValue, frozen=True, kw_only=True):
 
 
 class HooksRan(JournalEntry, frozen=True, kw_only=True, tag="hooks_ran"):
-    """Every hook of one moment ran; their merged answers."""
+    """All hooks of one moment ran; these are their merged answers."""
 
     event: HookEvent
     step_id: str = ""

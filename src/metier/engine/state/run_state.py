@@ -84,7 +84,7 @@ class RunState:
     candidates: tuple[Candidate, ...] = ()
     strategy: str = ""
     min_score: float = 0.0
-    """Minimum score of a candidate that counts as an answer to the request."""
+    """Minimum score of a suitable candidate."""
     skill: str = ""
     """The skill in charge."""
     next_skill: str = ""
