@@ -102,7 +102,7 @@ def render_table() -> str:
         for use in list_uses(module) if module.name != LAUNCHER else ():
             users[use].append(f"`{module.name}`")
     rows = [[*use, ", ".join(users[use])] for use in USES]
-    head = ["program", "started for", "how it is found", "environment", "working folder", "started in"]
+    head = ["program", "started for", "found by", "environment", "working folder", "started in"]
     lines = [" | ".join(cells) for cells in (head, *rows)]
     lines.insert(1, "|".join(["---"] * len(head)))
     return "".join(f"| {line} |\n" if "---" not in line else f"|{line}|\n" for line in lines)

@@ -41,80 +41,77 @@ GIT = Use(
     "git",
     "`agent skill add` and `update`, evals, [undo](../how-to/undo.md), worktrees, `agent doctor`",
     "trusted search",
-    "a short list; no settings of yours, no hooks",
-    "the repository that it reads",
+    "a short list; none of your settings or hooks",
+    "the repository",
 )
 RIPGREP = Use(
     "ripgrep", "`Grep` in large folders", "trusted search", "none, and no configuration file", "the workspace"
 )
-BUBBLEWRAP = Use(
-    "bubblewrap", "the sandbox of level `full`", "trusted search", "one variable, a mark", "that of the command"
-)
+BUBBLEWRAP = Use("bubblewrap", "the sandbox of level `full`", "trusted search", "one marker variable", "the command's")
 UV = Use(
     "uv",
     "packages of a script",
-    "the one installed with Metier",
-    "a short list, with the trusted search as its PATH",
+    "installed with Metier",
+    "a short list; `PATH` is the trusted search",
     "Metier's cache",
 )
-PROBE = Use("`--version` of the programs here", "`agent doctor`", "as in their own row", "PATH alone", "`/`")
+PROBE = Use("`--version` of these programs", "`agent doctor`", "as in their rows", "only `PATH`", "`/`")
 SUPERVISOR = Use(
     "the supervisor",
     "each program that a tool starts",
-    "a file of Metier, run by the absolute path of its Python with `-I -S`",
-    "one variable, a mark",
-    "that of the command",
+    "a file of Metier, run with the absolute path of its Python and `-I -S`",
+    "one marker variable",
+    "the command's",
 )
 TRIAL = Use(
-    "a trial of the sandbox",
-    "finding the level that works, once in a process",
-    "a file of Metier, run by its Python with `-I -S`, inside the sandbox that is tried",
-    "PATH alone",
-    "an empty folder of its own",
+    "a sandbox trial",
+    "finding a working level, once per process",
+    "a file of Metier, run with its Python and `-I -S` inside the tried sandbox",
+    "only `PATH`",
+    "an empty temporary folder",
 )
 WORKER = Use(
     "a worker",
-    "[runs in the background](../how-to/terminal.md#run-in-the-background), if none is there",
-    "Metier itself, by the absolute path of its Python with `-P`",
-    "all of it, without import paths in the workspace: it drives runs as the command would",
+    "[background runs](../how-to/terminal.md#run-in-the-background), if no worker is running",
+    "Metier itself, with the absolute path of its Python and `-P`",
+    "your whole environment except import paths in the workspace, because it executes runs like the command",
     "the workspace",
 )
 SERVER_PROCESS = Use(
-    "processes of the server",
+    "server processes",
     "`agent serve --workers`",
     "Metier itself, by `multiprocessing` with `PYTHONSAFEPATH`",
-    "that of the server, without import paths in the workspace",
+    "the server's, except import paths in the workspace",
     "the workspace",
 )
 EDITOR = Use(
     "your editor",
-    "a message (Ctrl-G) or the arguments of a call, when you ask for it at a terminal",
-    "`VISUAL`, else `EDITOR`, else a usual one, by trusted search",
-    "all of it, without import paths and search paths in the workspace",
-    "a private folder that holds the text",
+    "editing a message (Ctrl-G) or the arguments of a call at a terminal",
+    "`VISUAL`, `EDITOR` or a common editor, by trusted search",
+    "your whole environment except import and search paths in the workspace",
+    "a private folder with the text",
 )
 CLIPBOARD = Use(
     "the clipboard: `wl-copy`, `xclip`, `xsel`, `pbcopy` or `clip`",
     "`/copy` in a chat",
     "trusted search",
-    "a short list and the address of the display",
+    "a short list and the display's address",
     "`/`",
 )
 NOTIFICATION = Use(
     "`notify.command`",
     "[notifications](../how-to/notifications.md)",
-    "trusted search, or the path that you wrote; files of the workspace by the hash that you accepted",
-    "a short list, with the trusted search as its PATH",
+    "trusted search, or the configured path; workspace files by accepted hash",
+    "a short list; `PATH` is the trusted search",
     "your home folder",
 )
 MCP_SERVER = Use(
     "MCP servers",
     "tools of accepted servers",
-    "as `.agent/mcp.json` says, by your PATH; "
-    "[files of the workspace](../how-to/mcp-servers.md#a-server-whose-code-lies-in-the-workspace) "
-    "by the hash that you accepted",
-    "a short list and the variables of the file; outside the sandbox, PATH without folders of the workspace",
-    "as the file says, else the workspace",
+    "as configured in `.agent/mcp.json`, with your `PATH`; "
+    "[workspace files](../how-to/mcp-servers.md#servers-with-code-in-the-workspace) by accepted hash",
+    "a short list and the configured variables; outside the sandbox, `PATH` without workspace folders",
+    "as configured; default: the workspace",
 )
 TASKKILL = Use("`taskkill` (Windows)", "ending a process tree", "in `%SYSTEMROOT%`", "none", "`/`")
 
