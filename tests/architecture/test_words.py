@@ -11,7 +11,7 @@ NAMELESS = re.compile(r"\b(somebody|nobody|whoever)\b", re.IGNORECASE)
 AS_DATA = frozenset(
     {
         "src/metier/routing/word_lists.py",
-        "src/metier/telemetry/known_values.py",
+        "src/metier/telemetry/redaction.py",
     }
 )
 """Lists of words of a language and of common values."""

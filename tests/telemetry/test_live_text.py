@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
+from metier.telemetry.formats import KeyFormat, build_key_formats
 from metier.telemetry.live_text import LIMIT, LiveText
-from metier.telemetry.patterns import KeyFormat, build_key_formats
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.values import MARK

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from metier.telemetry.environment_secrets import list_secret_values
-from metier.telemetry.formats import list_keys
-from metier.telemetry.known_values import is_trivial
-from metier.telemetry.patterns import build_key_formats
-from metier.telemetry.redaction import build_redactor
+from metier.telemetry.formats import build_key_formats, list_keys
+from metier.telemetry.redaction import build_redactor, is_trivial
 from metier.telemetry.secret_names import NamePlace, NameRules, lower_ascii
 
 VALUE = 'p@ss/w0rd+"quoted" ü&x'

@@ -1,8 +1,8 @@
-"""Finder of long random words without a known format: keys of new vendors, session cookies, generated passwords.
+"""Long random words without a known format: keys of new vendors, session cookies, generated passwords. Pure.
 
 Randomness is measured by the changes between upper case, lower case and digits. Hashes, ids and encoded data are random
 too, so the context decides: a related word nearby, a vendor-like prefix, or, for words that cannot be a hash, a
-sentence around it. Pure.
+sentence around them.
 """
 
 import re
@@ -13,7 +13,7 @@ from metier.telemetry.formats import Span
 from metier.telemetry.values import word_set
 
 type Degree = Literal["mixed", "plain", "hex"]
-"""`mixed` has both cases and digits, `plain` one case and digits, `hex` may be a hash."""
+"""`mixed`: both cases and digits; `plain`: one case and digits; `hex`: may be a hash."""
 
 _CORE = re.compile(rb"[A-Za-z0-9]{15,}")
 _HEX_BYTES = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
@@ -30,7 +30,7 @@ _CLASSES = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", "A" * 26 + "a" * 26 + "0" * 10, "_+/=~.-"
 )
 _NAMES = re.compile(r"[a-z0-9]+")
-_TELLING = word_set(
+_RELATED = word_set(
     """
     api apikey auth authenticate bearer bot cookie cookies cred creds credential credentials jwt key keys leaked license
     login otp pass passcode passphrase passwd password pat phpsessid jsessionid psk pw pwd revoke rotate secret secrets
@@ -38,7 +38,7 @@ _TELLING = word_set(
     """
 )
 _STRONG_WORDS = ("token", "secret", "key", "passw", "passp", "cookie", "sess", "sid", "credential", "bearer", "pat")
-_TELLING_OF_IDS = (*_STRONG_WORDS, "rotate", "revoke", "leaked", "authenticate")
+_RELATED_TO_HEX = (*_STRONG_WORDS, "rotate", "revoke", "leaked", "authenticate")
 _STRONG = re.compile(
     r"(?:tokens?|secrets?|keys?|password|passphrase|cookies?|sess(?:ion|id)?(?:[ _-]?id)?|sid|credentials?|bearer|pat)"
     r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
@@ -65,8 +65,8 @@ _VENDORS = word_set(
     """
 )
 """Vendors with keys that are a plain hash, a UUID or a short word."""
-_OF_VENDOR = re.compile(r"([a-z0-9]{2,20})(?:[ _-](?:id|key|token|secret|api))?[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?\Z")
-_STRONG_OF_UUID = re.compile(
+_VENDOR_BEFORE = re.compile(r"([a-z0-9]{2,20})(?:[ _-](?:id|key|token|secret|api))?[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?\Z")
+_STRONG_BEFORE_UUID = re.compile(
     r"(?:tokens?|secrets?|(?:api|access|license|account)[ _-]?keys?|passwords?|passphrase|credentials?|bearer)"
     r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
 )
@@ -75,7 +75,7 @@ _ASKING = word_set(
     "key keys token tokens secret secrets password credential credentials rotate revoke leaked authenticate"
 )
 _IN_QUERY = re.compile(r"(?:token|key|secret|sig|auth|session|code)=\Z")
-_OF_CODE = re.compile(r"[;{}=<>\\]|\w\(")
+_CODE = re.compile(r"[;{}=<>\\]|\w\(")
 _IDS = re.compile(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
 """Prefixes of ids of calls, messages and requests."""
 
@@ -83,11 +83,12 @@ _MIN_MIXED = 0.36
 _MIN_PLAIN = 0.24
 """Minimum changes between character classes per character. Random words have about 0.6 and 0.4, identifiers 0.2."""
 _ALONE: dict[Degree, int] = {"mixed": 20, "plain": 24}
-"""Minimum length of a word in a sentence that is a secret without a related word. A hash never is."""
+"""Minimum length of a word in a sentence to count as a secret without a related word. A hash never does."""
 _MAX_WORD = 512
 _BEFORE = 72
-_RIGHT_BEFORE = 28
-_BEHIND = 32
+_CLOSE_BEFORE = 28
+_AFTER = 32
+"""Lengths of the context around a word, in characters."""
 
 
 class _Word(NamedTuple):
@@ -98,14 +99,14 @@ class _Word(NamedTuple):
 
 
 def list_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
-    """Yield random words that are secrets by their context.
+    """Yield the random words whose context marks them as secrets.
 
-    `lowered` has the same positions as `text`; `words` has its long words from `get_long_words`.
+    `lowered` is `lower_ascii(text)`; `words` is the result of `get_long_words`.
     """
     for core in dict.fromkeys(_CORE.findall(words)):
         if core.isalpha() or core.isdigit():
             continue
-        if _HEX_BYTES.fullmatch(core) and not _may_tell_of_hex(lowered, words, core):
+        if _HEX_BYTES.fullmatch(core) and not _may_be_hex_secret(lowered, words, core):
             continue
         for word in _list_words(text, core.decode()):
             if _is_secret(lowered, word):
@@ -114,7 +115,7 @@ def list_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
         yield from _list_uuid(text, lowered, uuid.decode())
 
 
-def judge_randomness(word: str) -> Degree | None:
+def classify_randomness(word: str) -> Degree | None:
     """Classify a random word. Return None for ordinary words."""
     if word.startswith("/") or word.count("/") > 3 or (word.count("-") > 3 and _UUID.search(word)):
         return None
@@ -135,25 +136,25 @@ def judge_randomness(word: str) -> Degree | None:
     return "plain" if digits >= 4 else None
 
 
-def _may_tell_of_hex(lowered: str, words: bytes, core: bytes) -> bool:
+def _may_be_hex_secret(lowered: str, words: bytes, core: bytes) -> bool:
     # A cheap test first: most hexadecimal words are hashes without any related word in the text.
-    return b"_" + core in words or any(word in lowered for word in _TELLING_OF_IDS)
+    return b"_" + core in words or any(word in lowered for word in _RELATED_TO_HEX)
 
 
 def _list_words(text: str, core: str) -> Iterator[_Word]:
     """Yield the random words around a core."""
-    judged: dict[str, Degree | None] = {}
+    degrees: dict[str, Degree | None] = {}
     at = text.find(core)
     while at >= 0:
         before = _LEFT.match(text[max(0, at - _MAX_WORD) : at][::-1])
         start = at - (before.end() if before else 0)
         if text[start - 1 : start] == "\\" and text[start] in "nrt":
             start += 1  # an escaped line feed
-        behind = _RIGHT.match(text, at + len(core), at + len(core) + _MAX_WORD)
-        whole = text[start : behind.end() if behind else at + len(core)].rstrip("~-_+/.")
-        if whole not in judged:
-            judged[whole] = judge_randomness(whole.rstrip("="))
-        if degree := judged[whole]:
+        after = _RIGHT.match(text, at + len(core), at + len(core) + _MAX_WORD)
+        whole = text[start : after.end() if after else at + len(core)].rstrip("~-_+/.")
+        if whole not in degrees:
+            degrees[whole] = classify_randomness(whole.rstrip("="))
+        if degree := degrees[whole]:
             yield _Word(whole, start, start + len(whole), degree)
         at = text.find(core, max(start + len(whole), at + len(core)))
 
@@ -163,24 +164,24 @@ def _is_secret(lowered: str, word: _Word) -> bool:
         return False
     line = lowered.rfind("\n", 0, word.start) + 1
     before = lowered[max(line, word.start - _BEFORE) : word.start]
-    strong = _STRONG.search(before[-_RIGHT_BEFORE:]) is not None
+    strong = _STRONG.search(before[-_CLOSE_BEFORE:]) is not None
     names = frozenset(_NAMES.findall(before + lowered[word.start : word.end].rpartition("_")[0]))
     if word.degree == "hex":
-        is_asked_for = strong or _is_vendors(lowered, word.start, word.end)
-        return is_asked_for and len(word.text) >= 24 and names.isdisjoint(_HARMLESS)
+        is_named = strong or _is_vendor_key(lowered, word.start, word.end)
+        return is_named and len(word.text) >= 24 and names.isdisjoint(_HARMLESS)
     if "://" in before.rpartition(" ")[2]:
         return _IN_QUERY.search(before) is not None
     if not strong and not names.isdisjoint(_HARMLESS):
         return False
-    vendor = _OF_VENDOR.search(before)
+    vendor = _VENDOR_BEFORE.search(before)
     strong = strong or (vendor is not None and vendor[1] in _VENDORS)
-    if strong or _PREFIX.match(word.text) or not names.isdisjoint(_TELLING):
+    if strong or _PREFIX.match(word.text) or not names.isdisjoint(_RELATED):
         return word.degree == "mixed" or len(word.text) >= 24
     end = lowered.find("\n", word.end)
-    behind = lowered[word.end : min(end if end >= 0 else len(lowered), word.end + _BEHIND)]
-    if not _TELLING.isdisjoint(_NAMES.findall(behind)):
+    after = lowered[word.end : min(end if end >= 0 else len(lowered), word.end + _AFTER)]
+    if not _RELATED.isdisjoint(_NAMES.findall(after)):
         return word.degree == "mixed" or len(word.text) >= 24
-    return len(word.text) >= _ALONE[word.degree] and _is_sentence(before, behind)
+    return len(word.text) >= _ALONE[word.degree] and _is_sentence(before, after)
 
 
 def _list_uuid(text: str, lowered: str, uuid: str) -> Iterator[Span]:
@@ -197,19 +198,19 @@ def _is_secret_uuid(lowered: str, start: int, end: int) -> bool:
     before = lowered[max(line, start - _BEFORE) : start]
     if "://" in before.rpartition(" ")[2] or not _HARMLESS.isdisjoint(_NAMES.findall(before)):
         return False
-    return _STRONG_OF_UUID.search(before[-_RIGHT_BEFORE:]) is not None or _is_vendors(lowered, start, end)
+    return _STRONG_BEFORE_UUID.search(before[-_CLOSE_BEFORE:]) is not None or _is_vendor_key(lowered, start, end)
 
 
-def _is_vendors(lowered: str, start: int, end: int) -> bool:
-    """Return True if a vendor and a word about keys are in the same sentence."""
+def _is_vendor_key(lowered: str, start: int, end: int) -> bool:
+    """Return True if a vendor and a word about keys are near the word, on the same line."""
     line, last = lowered.rfind("\n", 0, start) + 1, lowered.find("\n", end)
     around = lowered[max(line, start - _BEFORE) : start]
-    around += " " + lowered[end : min(last if last >= 0 else len(lowered), end + _BEHIND)]
+    around += " " + lowered[end : min(last if last >= 0 else len(lowered), end + _AFTER)]
     names = frozenset(_NAMES.findall(around))
     return not (names.isdisjoint(_VENDORS) or names.isdisjoint(_ASKING)) and names.isdisjoint(_HARMLESS)
 
 
-def _is_sentence(before: str, behind: str) -> bool:
-    """Return True for text with words around it and no sign of code or encoded data."""
-    around = f"{before} {behind}"
-    return sum(word.isalpha() for word in around.split()) >= 2 and not _OF_CODE.search(around)
+def _is_sentence(before: str, after: str) -> bool:
+    """Return True if the surrounding text has words and no sign of code or encoded data."""
+    around = f"{before} {after}"
+    return sum(word.isalpha() for word in around.split()) >= 2 and not _CODE.search(around)

@@ -1,14 +1,13 @@
-"""Streamed text for users, sanitized and without secrets, shown as early as possible.
+"""Streamed text for users, sanitized and redacted, shown as early as possible.
 
 It holds back text that could still become part of a secret: an incomplete word, the value after a secret name, a random
-word until its surroundings are known, the start of a known value, an unfinished private key. Shown text stays as
+word until the text around it is known, the start of a known value, an unfinished private key. Shown text is kept as
 context, so that the result equals `redact` of the whole text.
 """
 
 import re
 
-from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, Span
-from metier.telemetry.patterns import list_literals
+from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, Span, list_literals
 from metier.telemetry.redaction import Redactor, is_open_key
 from metier.telemetry.sanitize import SUSPECT, sanitize
 from metier.telemetry.values import MARK
@@ -16,12 +15,12 @@ from metier.telemetry.values import MARK
 CONTEXT = 1_024
 """Number of shown characters kept as context for the following text."""
 LIMIT = 16_384
-"""Maximum number of characters held back; the rest of a longer secret is dropped."""
+"""Maximum number of characters to hold back; the rest of a longer secret is dropped."""
 
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _LONG_WORD = re.compile(r"[!-~]{15,}")
 _REACH = 40
-"""Number of characters after a random word that are needed to judge it, with a margin."""
+"""Number of characters after a random word that are needed to classify it, with a margin."""
 _WORD_REST = re.compile(r"""[^\s"'`<>]*""")
 _PROSE = re.compile(r"""["'(*_`\[]{0,3}[A-Za-z]?[a-z]{0,13}(?:'[a-z]{0,2})?[,.;:!?)*_`"]{0,3}""")
 _SIGNS = "\"'(*_`["
@@ -35,7 +34,7 @@ class LiveText:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._raw = ""
-        """Text that cannot be sanitized yet, because it may be the start of a sequence."""
+        """Text that cannot be sanitized yet because it may be the start of a terminal sequence."""
         self._window = ""
         self._shown = 0
         """Number of characters of the window that were shown and are kept as context."""
@@ -52,7 +51,7 @@ class LiveText:
         return self._take(clean)
 
     def pause(self) -> str:
-        """Show an incomplete word of prose, called when no text arrives for a moment."""
+        """Return an incomplete word of prose. Called when no text has arrived for a moment."""
         held = self._window[self._shown :]
         word = self._window[_get_word(self._window) :]
         if not _is_prose(word) or len(held) > len(word) or self._redactor.may_begin_value(self._window):
@@ -84,7 +83,7 @@ class LiveText:
         return self._force(spans)
 
     def _get_open(self, spans: list[Span], *, word: bool = True) -> int:
-        """Return the position of the first text that later text may change; never before the shown part."""
+        """Return the start of the text that later text may still change; never before the shown part."""
         window = self._window
         found = [self._redactor.get_open(window), _get_address(window)]
         if word:
@@ -97,7 +96,7 @@ class LiveText:
         return cut
 
     def _list_recent_words(self) -> list[re.Match[str]]:
-        """List long words with a digit whose surroundings are not known yet."""
+        """List long words with a digit that are too close to the end to be classified."""
         window = self._window
         line = window.rfind("\n") + 1
         return [
@@ -107,7 +106,7 @@ class LiveText:
         ]
 
     def _get_key(self) -> int:
-        """Return the start of an unfinished private key."""
+        """Return the start of an unfinished private key, or the end of the text."""
         begin = self._window.rfind("-----BEGIN ")
         header = PEM_BEGIN.match(self._window, begin) if begin >= 0 else None
         return header.end() if header and is_open_key(self._window, begin) else len(self._window)
@@ -157,7 +156,7 @@ def _get_word(text: str) -> int:
 
 
 def _get_address(text: str) -> int:
-    """Return the start of an address at the end of the text, which may have non-ASCII letters."""
+    """Return the start of a URL at the end of the text. It may contain non-ASCII letters."""
     start = max(text.rfind(blank) for blank in " \n\t") + 1
     return start if "://" in text[start:] else len(text)
 
@@ -165,12 +164,12 @@ def _get_address(text: str) -> int:
 def get_whole(text: str) -> int:
     """Return the length of the prefix that can be sanitized before the rest is known."""
     end = _get_sequence(text)
-    # A line feed joins nothing, neither what is before it nor what follows.
+    # No sequence and no emoji continues across a line feed.
     if end and text[end - 1] == "\n":
         return end
     if end and text[end - 1].isascii() and text[end - 1].isprintable() and text[end - 1] not in "0123456789#*":
         return end
-    # Split between two ordinary characters: joiners of emoji and letters depend on the character before them.
+    # Split between two ordinary characters, because joiners in emoji and letters depend on the character before them.
     at = end - 1
     while at > 0 and (SUSPECT.match(text[at]) or SUSPECT.match(text[at - 1])):
         at -= 1

@@ -4,16 +4,18 @@ Secrets are replaced by `***REDACTED***`; names in front of values stay. Text wi
 object. Nothing here stores or shows a value.
 """
 
+import base64
+import html
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
 from metier.telemetry.entropy import list_random_words
-from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, get_long_words
-from metier.telemetry.known_values import ESCAPES, MIN_LENGTH, build_needles
-from metier.telemetry.patterns import LONG_WORD
+from metier.telemetry.formats import LONG_WORD, PEM_BEGIN, PEM_BODY, FormatFinder, Span, get_long_words
 from metier.telemetry.secret_names import NameRules, list_name_places, lower_ascii
-from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
+from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word, word_set
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
@@ -28,7 +30,93 @@ class Finding(NamedTuple):
 
 _PLAIN = re.compile(rb"[A-Za-z0-9_.~-]+")
 _WORD_REST = re.compile(r"""[^\s"'`<>]*""")
-_MIN_SECRET_NUMBER = 6
+_MIN_SECRET_DIGITS = 6
+
+MIN_LENGTH = 6
+"""Minimum length of a value: shorter ones occur in ordinary text, so redacting them would do more harm than good."""
+
+_TRIVIAL = word_set(
+    """
+    true false null none undefined default localhost password passwd secret token apikey api_key changeme example
+    test testing admin administrator root user username guest development production staging debug enabled disabled
+    string number redacted ***redacted*** anonymous nobody postgres 127.0.0.1 0.0.0.0 unknown optional required
+    """
+)
+ESCAPES = ("\\u", "\\x", "&#")
+"""Prefixes of numeric character escapes."""
+_HEX_NUMBER = re.compile(r"(?<=[ux])[0-9a-f]+")
+_MIN_LINE = 20
+_MIN_ENCODED = 8
+
+
+def is_trivial(value: str) -> bool:
+    """Return True for a value that is too short or too ordinary to search for."""
+    return len(value) < MIN_LENGTH or value.lower() in _TRIVIAL or len(set(value)) < 3
+
+
+def build_needles(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the texts to search for: each value, plain and in the encodings of `_forms`, longest first."""
+    needles: set[str] = set()
+    for value in values:
+        text = value.strip()
+        if is_trivial(text):
+            continue
+        needles.update(_forms(text))
+        needles.update(line.strip() for line in text.splitlines() if len(line.strip()) >= _MIN_LINE)
+    return tuple(sorted(needles, key=lambda needle: (-len(needle), needle)))
+
+
+def _forms(text: str) -> set[str]:
+    escaped = json.dumps(text)[1:-1]
+    raw = text.encode("utf-8", "surrogatepass")
+    forms = {text, repr(text)[1:-1], html.escape(text), html.escape(text, quote=False), raw.hex(), raw.hex().upper()}
+    forms |= {
+        escaped,
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        escaped.replace("/", "\\/"),
+        json.dumps(escaped)[1:-1],
+    }
+    for encoded in (quote(raw, safe=""), quote(raw, safe="/"), quote_plus(raw), quote(quote(raw, safe=""), safe="")):
+        forms |= {encoded, re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)}
+    encoded = {*_base64_forms(raw), *_base32_forms(raw)}
+    forms |= {form for form in encoded if len(form) >= _MIN_ENCODED}
+    return forms | _character_forms(text, raw)
+
+
+def _character_forms(text: str, raw: bytes) -> set[str]:
+    """Write a value with the numeric escapes of source code and HTML."""
+    # Base85 and hex dumps with spaces are not covered: each form costs one more search per value in every text.
+    units = [int.from_bytes(pair) for pair in _pairs(text.encode("utf-16-be", "surrogatepass"))]
+    forms = {
+        "".join(f"\\u{unit:04x}" for unit in units),
+        "".join(f"\\x{byte:02x}" for byte in raw),
+        "".join(f"&#x{ord(letter):x};" for letter in text),
+    }
+    forms |= {_HEX_NUMBER.sub(lambda match: match[0].upper(), form) for form in forms}
+    return forms | {"".join(f"&#{ord(letter)};" for letter in text)}
+
+
+def _pairs(data: bytes) -> list[bytes]:
+    return [data[at : at + 2] for at in range(0, len(data), 2)]
+
+
+def _base32_forms(raw: bytes) -> set[str]:
+    """List the base32 characters that depend on the value alone, for its five possible positions in a group."""
+    forms: set[str] = set()
+    for shift in range(5):
+        bits = 8 * (shift + len(raw))
+        forms.add(base64.b32encode(b"\0" * shift + raw).decode()[(8 * shift + 4) // 5 : bits // 5])
+    return forms
+
+
+def _base64_forms(raw: bytes) -> set[str]:
+    """List the base64 characters that depend on the value alone, for its three possible positions in a group."""
+    forms: set[str] = set()
+    for shift in range(3):
+        bits = 8 * (shift + len(raw))
+        encoded = base64.b64encode(b"\0" * shift + raw).decode()[(8 * shift + 5) // 6 : bits // 6]
+        forms |= {encoded, encoded.replace("+", "-").replace("/", "_")}
+    return forms
 
 
 def build_redactor(
@@ -36,7 +124,8 @@ def build_redactor(
 ) -> "Redactor":
     """Build a redactor for these exact values and configured names.
 
-    Without `generic_names`, `password=…` stays; without `random_words`, so do words that are merely random.
+    If `generic_names` is False, `password=…` is not redacted; if `random_words` is False, neither are random words
+    without a known format.
     """
     rules = NameRules(names=tuple(names), generic=generic_names)
     return Redactor(needles=build_needles(values), names=rules, random_words=random_words)
@@ -76,7 +165,7 @@ class Redactor:
         return tuple(Finding(span.kind, span.start, span.end) for span in self.spans(text))
 
     def redact_value(self, value: Json) -> Json:
-        """Redact a JSON value at any depth. The strings under a secret key are secrets."""
+        """Redact a JSON value at any depth. All strings under a secret key count as secrets."""
         match value:
             case str():
                 return self.redact(value)
@@ -110,21 +199,21 @@ class Redactor:
         return _merge(found) if found else found
 
     def covers(self, name: str) -> bool:
-        """Return True for the name of a secret."""
+        """Return True if values of this name are secrets."""
         return self._names.covers(name)
 
     def get_open(self, text: str) -> int:
-        """Return the start of the first value that later text may turn into a secret, or the end of the text."""
+        """Return the start of the first value that more text could turn into a secret, or the end of the text."""
         lowered = lower_ascii(text)
         named = self._names.get_open(text, lowered, list_name_places(lowered))
-        return min(named, _get_begun(text, self._spread))
+        return min(named, _get_partial(text, self._spread))
 
     def may_begin_value(self, text: str) -> bool:
         """Return True if the text ends with the start of a known value."""
-        return _get_begun(text, self._needles) < len(text)
+        return _get_partial(text, self._needles) < len(text)
 
     def hide(self, value: Json) -> Json:
-        """Redact the value of a secret name, unless it is an ordinary word."""
+        """Redact the value of a secret name, unless it is a word such as `none`."""
         match value:
             case str():
                 harmless = not value.strip() or is_ordinary_word(value) or is_code_or_placeholder(value, quoted=True)
@@ -132,7 +221,7 @@ class Redactor:
             case bool():
                 return value
             case int():
-                return MARK if len(str(abs(value))) >= _MIN_SECRET_NUMBER else value
+                return MARK if len(str(abs(value))) >= _MIN_SECRET_DIGITS else value
             case list():
                 return [self.hide(item) for item in value]
             case _:
@@ -160,8 +249,8 @@ class Redactor:
 class RedactionStream:
     """Redacts text in chunks. The result equals `redact` of the whole text.
 
-    It holds back the last line, an unfinished private key, and the length of the longest value with several lines, up
-    to `LIMIT` characters. Beyond that, the rest of an unfinished secret is dropped up to the next space or quote.
+    It holds back the last line, an unfinished private key, and as much text as the longest multi-line value has, up to
+    `LIMIT` characters. Beyond that, the rest of an unfinished secret is dropped up to the next space or quote.
     """
 
     LIMIT = 65_536
@@ -214,7 +303,7 @@ class RedactionStream:
         )
 
     def _safe_cut(self) -> int:
-        """Return the end of the last line that later text can't change."""
+        """Return the end of the last line whose redaction no longer depends on later text."""
         reach = self._redactor.longest_lines
         cut = self._held.rfind("\n", 0, max(0, len(self._held) - reach) if reach else None) + 1
         begin = self._held.rfind("-----BEGIN ", 0, cut)
@@ -224,7 +313,7 @@ class RedactionStream:
         return cut
 
     def _force(self, spans: list[Span]) -> str:
-        """Split an overlong line between words, or drop the rest of a secret that continues."""
+        """Split a line that exceeds the limit between words, or drop the rest of a secret that continues."""
         overlap = self._limit // 4
         last = spans[-1] if spans else None
         if last and last.end == len(self._held) and last.start < len(self._held) - overlap:
@@ -279,7 +368,7 @@ def _replace(text: str, spans: list[Span]) -> str:
 
 
 def _settle(cut: int, spans: list[Span]) -> int:
-    """Move a split position back so that it splits no secret from its context."""
+    """Move a split position back so that it doesn't separate a secret from its context."""
     for span in reversed(spans):
         if span.context < cut < span.end:
             cut = span.context
@@ -287,15 +376,15 @@ def _settle(cut: int, spans: list[Span]) -> int:
 
 
 def is_open_key(text: str, begin: int) -> bool:
-    """Return True if a private key starts here and is unfinished."""
+    """Return True if the private key that starts here is incomplete."""
     header = text.index("-----", begin + 5) + 5
     body = PEM_BODY.match(text, header)
     end = body.end() if body else header
     return end == len(text) and text.find("-----END", header) < 0
 
 
-def _get_begun(text: str, needles: tuple[str, ...]) -> int:
-    """Return the position from which the text is the start of a needle, or its end."""
+def _get_partial(text: str, needles: tuple[str, ...]) -> int:
+    """Return the position of an incomplete needle at the end of the text, or the end of the text."""
     found = len(text)
     for needle in needles:
         at = text.find(needle[0], max(0, len(text) - len(needle) + 1), found)
@@ -320,7 +409,7 @@ def _merge(spans: list[Span]) -> list[Span]:
 
 
 def _hint(needle: str) -> bytes:
-    """Return the longest part of a needle that is the same in UTF-8 and JSON, or the common prefix of escapes."""
+    """Return the longest part of a needle that is the same in UTF-8 and in JSON, or the prefix of its escapes."""
     if needle.startswith(ESCAPES):
         return needle[:2].encode()
     return max(_PLAIN.findall(needle.encode("utf-8", "surrogatepass")), key=len, default=b"")

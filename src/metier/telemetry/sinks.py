@@ -1,30 +1,37 @@
-"""Event writer, cleaner and sinks: payloads are numbered, cleaned and written. A failing sink never stops a run."""
+"""The event writer and its sinks: payloads are cleaned, shortened, numbered and written. A failed sink stops no run.
 
+The journal has everything that a run needs to continue. The event log is for users and log collectors, so it doesn't
+repeat written files or long replies.
+"""
+
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Literal, Protocol, TypeAliasType, cast, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAliasType, cast, get_args, get_origin
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import asdict, fields, replace
 from pydantic import JsonValue
 
+from metier.decisions import ActionStep
 from metier.errors import LogError
+from metier.events.model import LlmRequestMeta
 from metier.events.payload import Payload
 from metier.events.record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.ids import Clock, Ids
-from metier.telemetry.bodies import summarize_bodies
 from metier.telemetry.options import LoggingOptions
+from metier.telemetry.otel.trace_context import build_span_id
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
-from metier.telemetry.spans import get_span
 from metier.values import MadeHere, has_mark
 
-_SHORT = 512
-_MAX_KNOWN = 2048
+_MAX_CACHED_LENGTH = 512
+_MAX_CACHED = 2048
 MAX_CLEANERS = 4
 """Maximum number of cached cleaners, each for one set of secrets."""
-_SILENT: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
+_TEXTLESS: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
 
 
 class Sink(Protocol):
@@ -93,8 +100,8 @@ class Cleaner:
         if text in self._harmless:
             return text
         cleaned = self._redactor.redact(self._safe(text))
-        if cleaned is text and len(text) <= _SHORT:
-            if len(self._harmless) >= _MAX_KNOWN:
+        if cleaned is text and len(text) <= _MAX_CACHED_LENGTH:
+            if len(self._harmless) >= _MAX_CACHED:
                 self._harmless.clear()
                 self._ordinary.clear()
             self._harmless.add(text)
@@ -173,15 +180,15 @@ class Cleaner:
 
 def _list_text_fields(kind: type[Struct]) -> tuple[str, ...]:
     """List the fields that may hold outside text. Maps of names to numbers are skipped: `token: 123456` is a count."""
-    return tuple(name for name in [each.name for each in fields(kind) if not _is_silent(each.type)])
+    return tuple(each.name for each in fields(kind) if not _is_textless(each.type))
 
 
-def _is_silent(kind: object) -> bool:
+def _is_textless(kind: object) -> bool:
     """Return True for numbers, fixed words and values that Metier created itself."""
     if has_mark(kind, MadeHere):
         return True
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if kind in _SILENT:
+    if kind in _TEXTLESS:
         return True
     return get_origin(kind.__value__ if isinstance(kind, TypeAliasType) else kind) is Literal
 
@@ -211,7 +218,7 @@ class EventWriter:
         return self._clock.now()
 
     def emit(self, payload: Payload, *, entry: int = 0, turn: int = 0, skill: str = "") -> EventRecord:
-        """Write one event in its span. `turn` is the default for payloads without a turn."""
+        """Write one event in its span. `turn` is used for payloads without a turn of their own."""
         span = get_span(payload, self._scope.run_id)
         own: object = getattr(payload, "turn", None)
         record = EventRecord(
@@ -251,3 +258,118 @@ def _build_cleaner(redactor: Redactor, sanitizes: bool, keeps_bodies: bool) -> C
 def get_redaction_mode(options: LoggingOptions) -> RedactionMode:
     """Return the mode noted in records: `full` if values of generic secret names are not redacted."""
     return "redacted" if options.redact_secrets else "full"
+
+
+_MODEL_CALLS = frozenset({"llm_request_sent", "llm_response_received", "llm_retry_scheduled", "llm_request_failed"})
+_SKILLS = frozenset({"skill_invocation_started", "skill_invocation_finished"})
+_QUESTIONS = ("approval_id", "request_id")
+RUN = "run"
+
+
+# Ids are derived from the run and the event's subject, so the start and the end of a step share one id in every process
+# and after a resume.
+class EventSpan(NamedTuple):
+    """The span of an event (run, turn, model call, step, skill or question) and its parent."""
+
+    id: str
+    parent: str
+    """Empty for the run's own span."""
+
+
+def get_span(payload: Payload, run_id: str) -> EventSpan:
+    own, parent = _name_span(payload)
+    return EventSpan(_build_id(run_id, own), _build_id(run_id, parent) if parent else "")
+
+
+def _name_span(payload: Payload) -> tuple[str, str]:
+    """Return the name of an event's span and that of its parent."""
+    values = asdict(payload)
+    if payload.event_type in _MODEL_CALLS:
+        meta = values["meta"]
+        attempt = meta.attempt if isinstance(meta, LlmRequestMeta) else 1
+        return f"model:{values['turn']}:{attempt}", f"turn:{values['turn']}"
+    if payload.event_type in _SKILLS:
+        return f"skill:{values['skill_name']}", RUN
+    for name in _QUESTIONS:
+        if values.get(name):
+            return f"{name}:{values[name]}", RUN
+    if step := values.get("step_id"):
+        turn = str(step).partition(".")[0]
+        return f"step:{step}", f"turn:{turn}"
+    if isinstance(turn := values.get("turn"), int):
+        return f"turn:{turn}", RUN
+    return RUN, ""
+
+
+@lru_cache(maxsize=4096)
+def _build_id(run_id: str, name: str) -> str:
+    return build_span_id(run_id, name)
+
+
+_MAX_TEXT_LENGTH = 1_000
+"""Longest string that is not summarized."""
+_MAX_VALUE_CHARACTERS = 3_000
+"""Longest list or object, as JSON with its long strings summarized, that is not summarized itself."""
+_FEW_ITEMS, _FEW_CHARACTERS = 20, 400
+"""A value with at most this many items and characters fits `_MAX_VALUE_CHARACTERS`, even fully escaped."""
+_HEAD = 200
+
+
+def summarize_bodies(payload: Payload) -> Payload:
+    """Summarize long values of calls. Return the same object if none is long."""
+    given: JsonValue = getattr(payload, "arguments", None)
+    planned: tuple[ActionStep, ...] = getattr(payload, "planned_actions", ())
+    if not given and not planned:
+        return payload
+    changed: dict[str, object] = {}
+    if given:
+        changed["arguments"] = _summarize(given)
+    if planned:
+        changed["planned_actions"] = tuple(_summarize_step(step) for step in planned)
+    is_changed = any(getattr(payload, name) != new for name, new in changed.items())
+    return replace(payload, **changed) if is_changed else payload
+
+
+def _summarize_step(step: ActionStep) -> ActionStep:
+    params = {name: _summarize(value) for name, value in step.params.items()}
+    return step if params == step.params else replace(step, params=params)
+
+
+def _summarize(value: JsonValue) -> JsonValue:
+    # Inner values first, so that the names of the arguments stay readable.
+    match value:
+        case str():
+            return value if len(value) <= _MAX_TEXT_LENGTH else _describe(value)
+        case list():
+            short: JsonValue = [_summarize(item) for item in value]
+        case dict():
+            short = {name: _summarize(item) for name, item in value.items()}
+        case _:
+            return value
+    return (
+        short
+        if _is_flat_and_small(short) or len(_render(short)) <= _MAX_VALUE_CHARACTERS
+        else _describe(_render(value))
+    )
+
+
+def _is_flat_and_small(value: list[JsonValue] | dict[str, JsonValue]) -> bool:
+    # Most calls have a few short strings: their JSON is surely short and need not be rendered to measure it.
+    if len(value) > _FEW_ITEMS:
+        return False
+    texts = (*value, *value.values()) if isinstance(value, dict) else value
+    size = 0
+    for text in texts:
+        if not isinstance(text, str):
+            return False
+        size += len(text)
+    return size <= _FEW_CHARACTERS
+
+
+def _render(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _describe(text: str) -> str:
+    data = text.encode()
+    return f"{text[:_HEAD]}… [{len(text)} characters, {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}]"
