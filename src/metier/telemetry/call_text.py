@@ -6,8 +6,8 @@ import re
 from metier.telemetry.redaction import Json, Redactor, build_redactor
 from metier.telemetry.sanitize import reveal
 
-_SIGNS = re.compile(r"[;|&$`()<>{}\n]")
-"""Shell metacharacters."""
+_METACHARACTERS = re.compile(r"[;|&$`()<>{}\n]")
+"""Characters with a meaning in a shell."""
 
 
 def show_call(value: Json, redactor: Redactor) -> Json:
@@ -28,16 +28,16 @@ def show_call(value: Json, redactor: Redactor) -> Json:
 
 def show_call_text(text: str, redactor: Redactor) -> str:
     """Mask the text of a call for display."""
-    # A masked guess must not hide shell metacharacters: the model chooses the text, and a masked `sshpass -p a;rm`
-    # would not show the `rm`. So text that only looks like a secret then stays visible.
+    # A guessed secret must not hide shell metacharacters: the model chooses the text, and if the value of
+    # `sshpass -p a;rm` were masked, the approver wouldn't see the `rm`. So such a guess stays visible.
     known = redactor.redact_known(text)
-    readings = (redactor.redact(text), _build_format_redactor().redact(known))
-    return reveal(next((masked for masked in readings if has_same_signs(masked, known)), known))
+    candidates = (redactor.redact(text), _build_format_redactor().redact(known))
+    return reveal(next((masked for masked in candidates if has_same_metacharacters(masked, known)), known))
 
 
-def has_same_signs(masked: str, text: str) -> bool:
+def has_same_metacharacters(masked: str, text: str) -> bool:
     """Return False if masking hid a shell metacharacter."""
-    return _SIGNS.findall(masked) == _SIGNS.findall(text)
+    return _METACHARACTERS.findall(masked) == _METACHARACTERS.findall(text)
 
 
 @functools.cache

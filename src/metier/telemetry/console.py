@@ -1,6 +1,6 @@
 """The console log: one line per event on stderr with time, trace, turn, skill, action, status and detail.
 
-On a terminal, lines are colored and truncated to the width, except warnings; narrow terminals get no time and no
+On a terminal, lines are colored and, except for warnings, truncated to its width. Narrow terminals get neither time nor
 columns. Elsewhere, and with `NO_COLOR`, lines are plain text.
 """
 
@@ -20,7 +20,7 @@ from metier.telemetry.sanitize import sanitize_line
 
 
 class Wording(NamedTuple):
-    """Level and text of one type of event. `{p.field}` is a field of its payload."""
+    """The level and the text of one event type. `{p.field}` is a field of its payload."""
 
     level: LogLevel
     status: str
@@ -149,7 +149,7 @@ class ConsoleSink:
         self._stream = stream
         self._least = _LEVELS.index(level)
         self._followed: dict[str, tuple[int, str]] = {}
-        """Turn and skill of each run: several runs share a stream, and records of older logs may lack them."""
+        """Turn and skill by run: several runs share a stream, and records of older logs lack these fields."""
         self._console = _build_console(stream)
 
     def write(self, record: EventRecord) -> None:
@@ -180,7 +180,7 @@ class ConsoleSink:
             chosen = payload.skill_name
         skill = record.skill or (chosen if isinstance(chosen, str) and chosen else skill)
         self._followed[record.run_id] = (turn, skill)
-        # A step may run code of a skill other than the active one; its line names the former.
+        # A step may run code of a skill that isn't the active one; then its line shows that skill.
         named: object = getattr(payload, "skill_name", None)
         return turn, named if isinstance(named, str) and named else skill
 
@@ -202,7 +202,7 @@ def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
 
 
 def _build_detail(wording: Wording, payload: Payload) -> str:
-    """Build the detail; for a failed step with the end of its stderr, which usually has the reason."""
+    """Build the detail. For a failed step, it ends with the last lines of stderr, which usually have the reason."""
     detail = _WORDS.format(wording.detail, p=payload).strip()
     said = getattr(payload, "stderr_summary", "")
     lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
@@ -242,7 +242,7 @@ def _columns(line: Line) -> tuple[str, ...]:
 
 
 def _fit(text: str, width: int) -> str:
-    """Pad to a width in terminal cells, without truncating."""
+    """Pad to a width in terminal cells. Longer text is not truncated."""
     return text if cell_len(text) >= width else set_cell_size(text, width)
 
 

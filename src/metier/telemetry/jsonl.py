@@ -1,7 +1,7 @@
-"""The event log on disk: one JSON record per line and one writer.
+"""The event log on disk: one JSON record per line, one writer at a time.
 
-A record is complete once its line feed is written. Opening a log repairs an incomplete end; other damage is reported
-and never repaired.
+A record is complete when its line feed is written. Opening a log repairs an incomplete last line; other damage is
+reported and never repaired.
 """
 
 import errno
@@ -26,6 +26,7 @@ _BLOCK = 65_536
 _FEEDS = 2
 """Number of line feeds around the last complete record."""
 _REBUILD = "`agent runs rebuild <run>` rebuilds the log from the journal"
+# O_NOFOLLOW: a link under this name would let another program choose which file is written.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -93,12 +94,12 @@ class JsonlSink:
         is_checked: bool = False,
         pool: LogPool | None = None,
     ) -> Self:
-        """Open for writing, creating folder and file if missing, and repair an incomplete end.
+        """Open for writing, create missing folders and files, and repair an incomplete last line.
 
-        `take_over` takes the log from another writer, whose later records are lost: only for callers that know it must
-        not write any more. `is_checked` skips the check of all but the end. Logs of one `pool` share its descriptors.
-        Raises `LogLocked` if another writer has the log, `LogDamaged` for damage before the end, `LogError` if the file
-        cannot be written.
+        `take_over` takes the log from another writer, whose later records are lost; use it only if that writer must not
+        write anymore. `is_checked` means that the log was checked before, so only its end is read. Logs of one `pool`
+        share its limit. Raises `LogLocked` if another writer has the log, `LogDamaged` for damage before the last line,
+        and `LogError` if the file cannot be written.
         """
         lock = _take_lock(path) if not take_over else _take_over_lock(path)
         try:
@@ -163,6 +164,7 @@ class JsonlSink:
 
     def _append(self, line: bytes) -> None:
         try:
+            # One `write` per record in append mode: a crash can only tear the last line.
             written = os.write(self._descriptor, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -176,16 +178,17 @@ class JsonlSink:
     def _truncate(self) -> None:
         try:
             os.ftruncate(self._descriptor, self._good_bytes)
-        except OSError:  # the next opening removes the rest
+        except OSError:  # opening the log again removes the incomplete line
             return
 
-    def _recover(self, clock: Clock, look: Callable[[BinaryIO, Path], _Tail]) -> None:
+    def _recover(self, clock: Clock, find_tail: Callable[[BinaryIO, Path], _Tail]) -> None:
         try:
             with self._path.open("rb") as file:
-                tail = look(file, self._path)
+                tail = find_tail(file, self._path)
             self._good_bytes, self._last_seq = tail.good_bytes, tail.last_seq
             if not tail.torn:
                 return
+            # A whole record whose line feed is missing is complete: it only gets its line feed.
             if (seq := _find_seq(tail.torn)) is not None and seq > tail.last_seq:
                 self._good_bytes += len(tail.torn)
                 self._append(b"\n")
@@ -198,7 +201,10 @@ class JsonlSink:
 
 
 def read_events(path: Path) -> Iterator[EventRecord]:
-    """Yield every complete record, oldest first. Ignores an incomplete end. Raises `LogDamaged` for other damage."""
+    """Yield every complete record, oldest first, ignoring an incomplete last line.
+
+    Raises `LogDamaged` for other damage.
+    """
     try:
         file = path.open("rb")
     except OSError as error:
@@ -221,7 +227,7 @@ def read_events(path: Path) -> Iterator[EventRecord]:
 def scan_events(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the journal entry number and the line of each complete record, without validating payloads.
 
-    It costs a fifth of `read_events`. Raises `LogDamaged` in the same cases, except for invalid payloads.
+    It takes a fifth of the time of `read_events`. Raises `LogDamaged` in the same cases, except for invalid payloads.
     """
     try:
         file = path.open("rb")
@@ -241,7 +247,7 @@ def scan_events(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class _Frame(TypedDict):
-    """The fields of a record without validation of its payload."""
+    """The fields of a record whose payload isn't validated."""
 
     run_id: str
     event_type: str
@@ -271,7 +277,7 @@ def _is_frame(record: object) -> TypeGuard[_Frame]:
 def _take_lock(path: Path) -> BaseFileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Not thread-local: a run may be closed by another thread than the one that opened it.
+        # Not thread-local, because the thread that closes a run may not be the one that opened it.
         lock = FileLock(path.with_name(_LOCK_NAME), timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False)
         lock.acquire()
     except Timeout as error:
@@ -288,8 +294,8 @@ def _take_over_lock(path: Path) -> BaseFileLock:
     try:
         return _take_lock(path)
     except LogLocked:
-        # The other writer may be frozen in the middle of a write. It keeps its file; ours is a copy under the same
-        # name.
+        # The other writer may be frozen in the middle of a write and continue later. It keeps writing to its own file,
+        # which no longer has a name; ours is a copy under the same name.
         try:
             copy = path.with_name(f".{path.name}.part")
             copy.write_bytes(path.read_bytes())

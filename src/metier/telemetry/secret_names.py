@@ -17,7 +17,7 @@ class NamePlace(NamedTuple):
 
 
 class NamedSecret(NamedTuple):
-    """A value, and the start of the name in front of it."""
+    """The position of a value. `context` is the start of its name."""
 
     kind: str
     context: int
@@ -100,10 +100,10 @@ _TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
 _NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
 _REACH = 96
-"""Number of characters after a name within which its value starts and an unquoted value can be judged."""
+"""Maximum distance from a name to its value, plus the characters needed to classify an unquoted value."""
 _OPENED = re.compile(r"""[^\n"'`]{0,80}(["'`])""")
-_MAX_JUDGED = 64
-"""Number of characters of an unquoted value that are judged. All of it is hidden."""
+_MAX_CLASSIFIED = 64
+"""Number of characters by which an unquoted value is classified. The whole value is hidden."""
 
 
 def split_words(name: str) -> tuple[str, ...]:
@@ -150,7 +150,6 @@ class NameRules:
         configured = tuple(names)
         self._configured = frozenset(canonical for name in configured if (canonical := _canonical(name)))
         self._generic = generic
-        self.has_configured = bool(self._configured)
         self._literals = {lower_ascii(word) for name in configured for word in re.findall(r"[^\W_]+", name)[-1:]}
 
     def covers(self, name: str) -> bool:
@@ -284,7 +283,7 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
 
 
 def _spaced(text: str, name: _Name) -> tuple[int, int] | None:
-    """`password is value`, `PASSWORD 'value'`."""
+    """Find the value in phrases such as `password is value` and `PASSWORD 'value'`."""
     if said := _IS.match(text, name.end):
         return _quoted(text, said.end(), name) or _bare(text, said.end(), strict=True, name=name)
     space = _SPACE.match(text, name.end)
@@ -310,8 +309,8 @@ def _element(text: str, name: _Name) -> tuple[int, int] | None:
 
 def _header(text: str, start: int) -> tuple[int, int] | None:
     begin = _skip_quote(text, start)
-    judged = _TO_LINE_END.match(text, begin, begin + _MAX_JUDGED)
-    if not judged or "=" not in judged[0] or not looks_random(judged[0]):
+    head = _TO_LINE_END.match(text, begin, begin + _MAX_CLASSIFIED)
+    if not head or "=" not in head[0] or not looks_random(head[0]):
         return None
     whole = _TO_LINE_END.match(text, begin)
     return whole.span() if whole else None
@@ -348,15 +347,16 @@ def _bare(
     text: str, start: int, *, strict: bool, configured: bool = False, name: _Name | None = None
 ) -> tuple[int, int] | None:
     """Find an unquoted value. `strict` only accepts random text, because prose has colons too."""
-    match = _BARE.match(text, start, start + _MAX_JUDGED)
+    match = _BARE.match(text, start, start + _MAX_CLASSIFIED)
     if not match:
         return None
-    span = _judge(text, match, strict=strict and not configured, name=name)
-    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_JUDGED else None
+    span = _classify(text, match, strict=strict and not configured, name=name)
+    whole = _BARE.match(text, start) if span and span[1] == start + _MAX_CLASSIFIED else None
     return whole.span() if whole else span
 
 
-def _judge(text: str, match: re.Match[str], *, strict: bool, name: _Name | None) -> tuple[int, int] | None:
+def _classify(text: str, match: re.Match[str], *, strict: bool, name: _Name | None) -> tuple[int, int] | None:
+    """Return the position of the value at the start of a match, or None if it is no secret."""
     start = match.start()
     pair = _NEXT_PAIR.search(match[0])
     value = match[0][: pair.start()] if pair else match[0]

@@ -1,7 +1,7 @@
-"""The adapter to the OpenTelemetry SDK: the only module that imports it, and only loaded if traces are exported.
+"""The adapter to the OpenTelemetry SDK. Only this module imports it, and it is only loaded if traces are exported.
 
-The SDK gets finished spans with their own ids and times. Batching, retries, compression, headers, sampling and the
-resource are the SDK's, configured by its `OTEL_*` variables.
+The SDK gets finished spans with their own ids and times. Its `OTEL_*` variables configure batching, retries,
+compression, headers, sampling and the resource.
 """
 
 import logging
@@ -54,7 +54,7 @@ class _ExportFailures(logging.Handler):
 
 
 def _get_endpoint() -> str:
-    """Return the address for traces, or their path under the common address, as in the exporter's specification."""
+    """Return the address for traces, or the path for traces under the common address, as the specification says."""
     common = os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or "http://localhost:4318"
     return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or f"{common.removesuffix('/')}/v1/traces"
 
@@ -65,9 +65,9 @@ class OtlpExporter:
     def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
         logger = logging.getLogger("opentelemetry")
         logger.propagate = False
-        logger.addHandler(logging.NullHandler())  # or messages after closing would go to stderr
+        logger.addHandler(logging.NullHandler())  # without a handler, messages after closing would go to stderr
         self._resource = _build_resource()
-        # Only for the sampler: the provider configures it from the environment.
+        # The provider is only created for its sampler, which it configures from the environment.
         self._sampler: Sampler = TracerProvider(shutdown_on_exit=False).sampler
         self.endpoint = _get_endpoint()
         self._exporter = OTLPSpanExporter(endpoint=self.endpoint)
@@ -116,9 +116,9 @@ class Metrics:
         meter = self._provider.get_meter(names.SCOPE, __version__, names.SCHEMA_URL)
 
         def histogram(name: str, unit: str, buckets: Iterable[float]) -> Histogram:
-            made = meter.create_histogram(name, unit, explicit_bucket_boundaries_advisory=list(buckets))
-            assert isinstance(made, Histogram)
-            return made
+            created = meter.create_histogram(name, unit, explicit_bucket_boundaries_advisory=list(buckets))
+            assert isinstance(created, Histogram)
+            return created
 
         self._durations = {
             operation: histogram(name, "s", names.DURATION_BUCKETS)
@@ -168,7 +168,7 @@ def _within(seconds: float, *works: Callable[[], object]) -> bool:
 
 
 def _build_resource() -> Resource:
-    """Build the resource of the environment, with our name if it has no service name."""
+    """Build the resource from the environment, with our name as the default service name."""
     resource = Resource.create({"service.version": __version__})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": names.SCOPE}))

@@ -4,7 +4,7 @@ The GenAI conventions are in development: renamed attributes change here, togeth
 """
 
 REVISION = "opentelemetry-util-genai 1.3b0"
-"""The package that these names are from; the conventions have no release of their own yet."""
+"""The package that defines these names; the conventions have no release of their own yet."""
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE = "metier"
 
@@ -41,7 +41,7 @@ TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105
 ERROR_TYPE = "error.type"
 
-# Content: only where `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` asks for it.
+# Content, only exported if `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is set.
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"

@@ -25,7 +25,7 @@ class Span(Struct, frozen=True, kw_only=True):
     end_ns: int
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     error: str = ""
-    """`error.type`, if it failed."""
+    """The value of `error.type`; empty if it succeeded."""
 
     @property
     def seconds(self) -> float:
@@ -33,7 +33,7 @@ class Span(Struct, frozen=True, kw_only=True):
 
 
 class SpanExporter(Protocol):
-    """A destination of finished spans, such as `telemetry.otel.exporter`."""
+    """A destination for finished spans, such as `telemetry.otel.exporter`."""
 
     @property
     def endpoint(self) -> str: ...

@@ -26,7 +26,7 @@ def exports_metrics(environ: Mapping[str, str]) -> bool:
 
 
 def wants_content(environ: Mapping[str, str]) -> bool:
-    """Return True if prompts, replies, arguments and results should be exported, too."""
+    """Return True if prompts, replies, arguments and results should also be exported."""
     return environ.get(CAPTURE, "").strip().lower() in _ON_SPANS
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.telemetry.call_text import has_same_signs
+from metier.telemetry.call_text import has_same_metacharacters
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import reveal, sanitize
 from metier.version import __version__
@@ -133,7 +133,7 @@ class _OutsideTexts(Struct, frozen=True):
         """Render a value as readable JSON, or a text unchanged. Shell characters are never hidden by redaction."""
         text = reveal(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
         masked = self.clean(text)
-        return masked if has_same_signs(masked, text) else text
+        return masked if has_same_metacharacters(masked, text) else text
 
     def sanitize(self, text: str) -> str:
         """Sanitize, then redact: color codes inside a secret would hide it from the redactor."""
