@@ -10,8 +10,7 @@ import metier
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import Entrypoint, SkillDefinition, load_skill
 from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, list_named
-from metier.providers.offline.request import READ_CHARACTERS, read_request, split_parts
-from metier.providers.offline.words import list_keywords
+from metier.providers.offline.request import READ_CHARACTERS, list_keywords, read_request, split_parts
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 

@@ -26,11 +26,11 @@ from metier.providers.failures import (
 from metier.providers.retry import (
     Candidate,
     RetryPolicy,
+    Seams,
     Turn,
     back_off,
     reply_with_retries,
 )
-from metier.providers.seams import Seams
 from metier.testing.scripted import ScriptedProvider, fails, says
 
 pytestmark = pytest.mark.anyio

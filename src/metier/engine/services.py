@@ -30,8 +30,7 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
 from metier.providers.feature_support import FeatureMemory, FeatureSupport
 from metier.providers.options import ModelOptions
-from metier.providers.retry import Candidate
-from metier.providers.seams import Seams
+from metier.providers.retry import Candidate, Seams
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine

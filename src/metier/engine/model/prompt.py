@@ -12,9 +12,8 @@ from pydantic import JsonValue
 from metier.approval.judge import RUN_TASK
 from metier.context.budget import FittedPrompt, TokenBudget, fit
 from metier.context.control import PLAN, build_control_specs, choose_specs
-from metier.context.decoder import Decoder, Undecodable, repair_request
+from metier.context.decoder import Decoder, Undecodable, build_decision_schema, render_protocol, repair_request
 from metier.context.disclosure import render_catalog
-from metier.context.json_mode import build_decision_schema, render_protocol
 from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
 from metier.context.operating import Subjects
 from metier.context.tokens import estimate_tokens

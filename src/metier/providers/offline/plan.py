@@ -11,8 +11,7 @@ from msgspec import Struct
 from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.skill import Entrypoint
-from metier.providers.offline.request import read_request, split_parts, split_weakly
-from metier.providers.offline.words import list_keywords, list_matched
+from metier.providers.offline.request import list_keywords, list_matched, read_request, split_parts, split_weakly
 
 MIN_SCORE = 55.0
 """Lowest score, of 100, at which a skill is used. Running a wrong script is worse than reporting that none matches."""

@@ -1,18 +1,34 @@
-"""The PostgreSQL store, shared by many machines. See `store.base`; leases use the server's clock."""
+"""The PostgreSQL store, shared by many machines. See `store.base`; leases use the server's clock.
+
+The journal is partitioned by the day in the run ids, so that old days are dropped instead of deleted row by row. Runs
+whose ids have no day are in `agent_journal_child` and `agent_journal_a2a`; entries older than their partition are in
+`agent_journal_rest`.
+"""
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
+from typing import LiteralString
 
 import anyio
 import psycopg
+from psycopg import sql
 
 from metier.store.base import Lease, RunRow, StoredEntry
 from metier.store.failures import LeaseLost, StoreDamaged
 from metier.store.machine import Machine, SystemMachine
-from metier.store.postgres import partitions
-from metier.store.postgres.database import Address, PoolOptions, PostgresDatabase, connect, decode_text, open_database
+from metier.store.postgres.database import (
+    Address,
+    PoolOptions,
+    PostgresDatabase,
+    connect,
+    decode_text,
+    fetch_all,
+    fetch_one,
+    open_database,
+)
 from metier.store.postgres.schema import Connection
 from metier.store.queries import journal, run_index
 from metier.store.queries.session import Session
@@ -23,8 +39,9 @@ _MAX_UNFLUSHED = 500
 
 CHANNEL = "agent_journal"
 POLL_SECONDS = (0.05, 1.0)
-"""First and longest pause between polls."""
+"""First and longest pause between polls, which find entries whose notification was lost."""
 _MARK_SECONDS = 30.0
+"""Time for which writers notify a waiting process after it marked the run as watched."""
 _RECONNECT_SECONDS = 1.0
 
 
@@ -73,6 +90,7 @@ class PostgresStore(SqlStore):
         try:
             await super().append(lease, first_seq, entries, durable=durable)
         except StoreDamaged:
+            # A restarted server may have lost entries that it had not flushed.
             lost = await self._list_lost(lease, first_seq)
             if not lost:
                 raise
@@ -91,11 +109,11 @@ class PostgresStore(SqlStore):
         self._unflushed.pop(lease, None)
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
-        async def has_come() -> bool:
+        async def has_arrived() -> bool:
             return bool(await self.read_journal(run_id, after=after, limit=1))
 
         with anyio.move_on_after(seconds):
-            await self._watcher.wait(run_id, has_come)
+            await self._watcher.wait(run_id, has_arrived)
             return True
         return False
 
@@ -107,9 +125,9 @@ class PostgresStore(SqlStore):
 
     async def reclaim(self, *, updated_before: datetime | None = None) -> None:
         if updated_before is not None:
-            days = await self._server.run(lambda connection: partitions.list_days(connection, updated_before))
+            days = await self._server.run(lambda connection: _list_partition_days(connection, updated_before))
             for day in days:
-                await self._server.run(lambda connection, day=day: partitions.drop_day(connection, day))
+                await self._server.run(lambda connection, day=day: _drop_partition(connection, day))
         await super().reclaim(updated_before=updated_before)
 
     async def close(self) -> None:
@@ -118,9 +136,9 @@ class PostgresStore(SqlStore):
         await super().close()
 
     async def _add_day(self, run_id: str) -> None:
-        day = partitions.get_day(run_id)
+        day = _get_day(run_id)
         if day and day not in self._days:
-            await self._server.run(lambda connection: partitions.add_day(connection, day))
+            await self._server.run(lambda connection: _add_partition(connection, day))
             self._days.add(day)
 
     async def _list_lost(self, lease: Lease, first_seq: int) -> list[StoredEntry]:
@@ -130,39 +148,42 @@ class PostgresStore(SqlStore):
         return lost if [entry.seq for entry in lost] == list(range(last + 1, first_seq)) else []
 
     async def _list_runs_in_old_days(self, run_ids: Sequence[str], before: datetime | None) -> frozenset[str]:
-        """List the runs whose entries need not be deleted because the partitions of their days can be dropped."""
+        """List the runs whose entries don't have to be deleted because the partition of their day can be dropped."""
         if before is None:
             return frozenset()
-        days = {run_id: partitions.get_day(run_id) for run_id in run_ids}
+        days = {run_id: _get_day(run_id) for run_id in run_ids}
 
         async def query(connection: Connection) -> frozenset[str]:
-            old = set(days.values()).intersection(await partitions.list_days(connection, before))
-            over = {day for day in old if await partitions.is_over(connection, day, before)}
+            old = set(days.values()).intersection(await _list_partition_days(connection, before))
+            over = {day for day in old if await _is_day_over(connection, day, before)}
             return frozenset(run_id for run_id, day in days.items() if day in over)
 
         return await self._server.run(query)
 
 
 class Watcher:
+    """Waits for journal entries of any process, through notifications and, as a fallback, by polling."""
+
     def __init__(self, database: PostgresDatabase, *, poll_seconds: tuple[float, float] = POLL_SECONDS) -> None:
         self._database = database
         self._poll_seconds = poll_seconds
         self._waiting: dict[str, set[anyio.Event]] = {}
         self._listener: asyncio.Task[None] | None = None
 
-    async def wait(self, run_id: str, has_come: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until `has_come` returns true. The caller bounds the wait by canceling it."""
+    async def wait(self, run_id: str, has_arrived: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until `has_arrived` returns true. The caller limits the wait by canceling it."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="listen for journal entries")
         pause, marked_at = self._poll_seconds[0], -_MARK_SECONDS
         while True:
+            # Registered before the check, so that a notification between the check and the wait isn't missed.
             notice = anyio.Event()
             self._waiting.setdefault(run_id, set()).add(notice)
             try:
                 if anyio.current_time() - marked_at > _MARK_SECONDS / 2:
                     await self._mark(run_id)
                     marked_at = anyio.current_time()
-                if await has_come():
+                if await has_arrived():
                     return
                 with anyio.move_on_after(pause):
                     await notice.wait()
@@ -204,3 +225,86 @@ class Watcher:
                             for notice in self._waiting.get(decode_text(notification.payload), ()):
                                 notice.set()
             await asyncio.sleep(_RECONNECT_SECONDS)
+
+
+_NAME = re.compile(r"agent_journal_(\d{8})")
+_DAY = re.compile(r"(\d{8})-\d{6}-")
+_LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '2s'"
+"""Adding or dropping a partition blocks writers, so it gives up if it doesn't get its lock soon."""
+_MAX_REST_BYTES = 1_000_000_000
+"""Adding a partition scans the rest while writers wait. The journal of an older version may be too large for that."""
+
+
+def _get_day(run_id: str) -> str:
+    """Return the day on which a run started, such as `20261115`; empty if its id has none."""
+    started = _DAY.match(run_id)
+    return started[1] if started else ""
+
+
+async def _add_partition(connection: Connection, day: str) -> None:
+    """Create the partition of a day unless it exists. If that fails, its entries are stored in the rest."""
+    if await fetch_one(connection, "SELECT to_regclass(%s)", (f"agent_journal_{day}",)) != (None,):
+        return
+    size = await fetch_one(connection, "SELECT pg_relation_size('agent_journal_rest')")
+    following = _parse_day(day)
+    if following is None or size is None or size[0] > _MAX_REST_BYTES:
+        return
+    query = sql.SQL("CREATE TABLE IF NOT EXISTS {} PARTITION OF agent_journal FOR VALUES FROM ({}) TO ({})").format(
+        sql.Identifier(f"agent_journal_{day}"), day, f"{following + timedelta(days=1):%Y%m%d}"
+    )
+    try:
+        async with connection.transaction():
+            await connection.execute(_LOCK_TIMEOUT)
+            await connection.execute(query)
+    except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateTable):
+        return  # the rest already has entries of that day, the lock timed out, or another process created it
+    except psycopg.errors.UniqueViolation:
+        return  # another process created it at the same moment
+
+
+async def _list_partition_days(connection: Connection, before: datetime) -> list[str]:
+    """List the days before a time that have a partition."""
+    rows = await fetch_all(
+        connection,
+        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
+        " WHERE inhparent = 'agent_journal'::regclass ORDER BY relname",
+    )
+    last = f"{before.astimezone(UTC):%Y%m%d}"
+    named = [_NAME.fullmatch(str(name)) for (name,) in rows]
+    return [match[1] for match in named if match is not None and match[1] < last]
+
+
+async def _is_day_over(connection: Connection, day: str, before: datetime) -> bool:
+    """Return True if every run of that day ended before a time and has no parent."""
+    row = await fetch_one(
+        connection,
+        "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s AND (updated_at >= %s OR parent_run_id <> ''"
+        " OR status NOT IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')) LIMIT 1",
+        (day, day + ":", before),
+    )
+    return row is None
+
+
+async def _drop_partition(connection: Connection, day: str) -> None:
+    """Drop the partition of a day without runs."""
+    try:
+        async with connection.transaction():
+            await connection.execute(_LOCK_TIMEOUT)
+            # Lock first, so that a concurrent import of a run of that day finishes and is seen by the check.
+            await connection.execute(
+                sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(f"agent_journal_{day}"))
+            )
+            left = await fetch_one(
+                connection, "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s LIMIT 1", (day, day + ":")
+            )
+            if left is None:
+                await connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(f"agent_journal_{day}")))
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+        return  # the lock timed out, or another process dropped it; the next deletion tries again
+
+
+def _parse_day(day: str) -> date | None:
+    try:
+        return datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        return None

@@ -14,7 +14,7 @@ from metier.errors import StoreError
 from metier.store.base import StoredEntry, checksum_of
 from metier.store.machine import SystemMachine
 from metier.store.sqlite.connection import build_failure
-from metier.store.sqlite.database import ROOM_TO_RESTORE, Ballast
+from metier.store.sqlite.store import MIN_FREE_BYTES, Ballast
 
 CHECK_TIMEOUT_SECONDS = 10.0
 """Time limit of the check: a database of millions of runs is only partly read."""
@@ -38,7 +38,7 @@ class StoreRoom(Struct, frozen=True, kw_only=True):
     @property
     def is_enough(self) -> bool:
         """Return True if the reserve exists or could be created."""
-        return self.free_bytes >= ROOM_TO_RESTORE
+        return self.free_bytes >= MIN_FREE_BYTES
 
 
 def examine_database(database: Path, *, seconds: float = CHECK_TIMEOUT_SECONDS) -> StoreHealth:
