@@ -32,7 +32,7 @@ def build_table(vectors: Sequence[Sequence[float]] | None = None, *, kind: str =
     return Tensor([number for row in rows for number in row], (len(rows), len(rows[0])), kind)
 
 
-def serialise(tensors: Mapping[str, Tensor]) -> bytes:
+def serialize(tensors: Mapping[str, Tensor]) -> bytes:
     """The bytes of a safetensors file."""
     specs: dict[str, safetensors.TensorSpec] = {}
     kept: list[ctypes.Array[ctypes.c_char]] = []
@@ -58,7 +58,7 @@ def build_tokenizer() -> str:
 def write_model(folder: Path, tensors: Mapping[str, Tensor] | None = None) -> Path:
     """As model2vec saves one."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.safetensors").write_bytes(serialise(tensors or {"embeddings": build_table()}))
+    (folder / "model.safetensors").write_bytes(serialize(tensors or {"embeddings": build_table()}))
     (folder / "tokenizer.json").write_text(build_tokenizer(), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}), encoding="utf-8")
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cloned_folder import fill
-from embeddings_folder import WORDS, Tensor, build_table, build_tokenizer, build_vectors, serialise, write_model
+from embeddings_folder import WORDS, Tensor, build_table, build_tokenizer, build_vectors, serialize, write_model
 from embeddings_server import CONCEPTS
 from model_server import ModelServer, says
 from run_workspace import QUICK, Workspace, use_model
@@ -127,7 +127,7 @@ def test_a_changed_model_has_vectors_of_its_own_even_with_the_size_and_time_of_t
     assert "workshop" in names(route(shed, capsys))
 
     others = [[*CONCEPTS[0], "automobile"], [word for word in CONCEPTS[1] if word != "automobile"], CONCEPTS[2]]
-    file.write_bytes(serialise({"embeddings": build_table(build_vectors(others))}))
+    file.write_bytes(serialize({"embeddings": build_table(build_vectors(others))}))
     os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
     answer = route(shed, capsys)
 
@@ -256,7 +256,7 @@ def put(name: str, content: bytes | str) -> Callable[[Path], None]:
 
 
 def put_table(tensor: Tensor, **others: Tensor) -> Callable[[Path], None]:
-    return put("model.safetensors", serialise({"embeddings": tensor, **others}))
+    return put("model.safetensors", serialize({"embeddings": tensor, **others}))
 
 
 def remove(*names: str) -> Callable[[Path], None]:
@@ -325,7 +325,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "short weights": (put_table(build_table(), weights=Tensor([1.0], (1,))), "don't match", "Fetch"),
     "transformer": (
-        put("model.safetensors", serialise({"embeddings.word_embeddings.weight": build_table()})),
+        put("model.safetensors", serialize({"embeddings.word_embeddings.weight": build_table()})),
         "it has a tensor 'embeddings.word_embeddings.weight'",
         "Use a static model",
     ),

@@ -20,7 +20,7 @@ from metier.errors import UsageError
 from metier.messages import Message, ModelReply, ToolCallPart, ToolResultPart, ToolSpec, Usage, assistant, user
 from metier.providers.base import ModelRequest, OneTool, Provider
 from metier.providers.facts import FactBook
-from metier.providers.offline.plan import OfflineSkill, Places
+from metier.providers.offline.plan import OfflineSkill, PlaceholderValues
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE, STEP_TITLE
 from metier.providers.offline.provider import OfflineProvider, build_offline
 from metier.providers.registry import ProviderChoice, open_provider
@@ -36,7 +36,7 @@ from metier.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.anyio
 
-PLACES = Places(workspace="ws", artifacts="out", previous="earlier.json")
+VALUES = PlaceholderValues(workspace="ws", artifacts="out", previous="earlier.json")
 SCRIPT_RUN = ToolSpec(
     name="script_run", description=ScriptRun.info.description, input_schema=ScriptRun.info.input_schema
 )
@@ -146,7 +146,7 @@ def rank_by_word(text: str) -> Sequence[tuple[str, float]]:
 def simple_provider(*, max_turns: int = 8, skills: Sequence[OfflineSkill] | None = None) -> OfflineProvider:
     default = [simple_skill(name, "{task}", "{previous}") for name in ("alpha", "beta", "gamma")]
     known = default if skills is None else skills
-    return OfflineProvider(skills=known, rank=rank_by_word, places=PLACES, max_turns=max_turns)
+    return OfflineProvider(skills=known, rank=rank_by_word, placeholders=VALUES, max_turns=max_turns)
 
 
 async def done(arguments: dict[str, JsonValue]) -> Answer:
@@ -477,8 +477,8 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
     (workspace / "tide.py").write_text("# TODO: ask the harbour master\nprint('tide')\n")
     packages = load_packages()
     toolbox = build_toolbox(packages, tmp_path)
-    places = Places(workspace=str(workspace), artifacts=str(tmp_path / "out"), previous=str(previous))
-    provider = build_offline(packages, rank_packages(packages), places=places)
+    placeholders = PlaceholderValues(workspace=str(workspace), artifacts=str(tmp_path / "out"), previous=str(previous))
+    provider = build_offline(packages, rank_packages(packages), placeholders=placeholders)
     tools = (*choose_specs(build_control_specs(), ("use_skill", "finish")), *toolbox.specs())
     earlier: list[JsonValue] = []
 
@@ -508,8 +508,8 @@ async def test_four_bundled_skills_hand_over_to_each_other_and_write_a_report(tm
 async def test_a_bundled_script_that_fails_is_reported_in_its_own_words(tmp_path: Path) -> None:
     packages = load_packages()
     toolbox = build_toolbox(packages, tmp_path)
-    places = Places(workspace=str(tmp_path / "nowhere"), artifacts=str(tmp_path / "out"), previous="")
-    provider = build_offline(packages, rank_packages(packages), places=places)
+    placeholders = PlaceholderValues(workspace=str(tmp_path / "nowhere"), artifacts=str(tmp_path / "out"), previous="")
+    provider = build_offline(packages, rank_packages(packages), placeholders=placeholders)
 
     async def run(arguments: dict[str, JsonValue]) -> Answer:
         answer = await toolbox.call("script_run", arguments, ToolContext(workspace=tmp_path))

@@ -9,14 +9,14 @@ import pytest
 import metier
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import Entrypoint, SkillDefinition, load_skill
-from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, list_named
+from metier.providers.offline.plan import OfflineSkill, PlaceholderValues, Planner, build_script_call, list_named
 from metier.providers.offline.request import READ_CHARACTERS, list_keywords, read_request, split_parts
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 
 INVENTORY, SEARCH, SUMMARY = "workspace-inventory", "keyword-search-extractor", "content-summarizer"
 TASKS, REPORT, HELLO, MARKETS = "task-checklist-builder", "markdown-report-drafter", "hello-extended", "kalshi-markets"
-PLACES = Places(workspace="ws", artifacts="out", previous="earlier.json")
+VALUES = PlaceholderValues(workspace="ws", artifacts="out", previous="earlier.json")
 
 
 def load_bundled() -> list[SkillDefinition]:
@@ -43,7 +43,7 @@ def planner() -> Planner:
             for skill in skills
         ),
         rank=lambda text: [(found.skill_name, found.score) for found in index.rank(text, 8)],
-        places=PLACES,
+        placeholders=VALUES,
     )
 
 
@@ -177,18 +177,18 @@ def test_placeholders_are_filled_once_and_values_look_like_no_option() -> None:
     )
     skill = OfflineSkill(name="go", entrypoint=entrypoint, scripts=("go.py",))
 
-    call = build_script_call(skill, "--force find {workspace}\nnow", PLACES, has_previous=False)
+    call = build_script_call(skill, "--force find {workspace}\nnow", VALUES, has_previous=False)
 
     assert call.script == "go"
     assert call.args == ("ws/x", "--task=force find {workspace} now", "force", "", "out", "{z}")
-    assert build_script_call(skill, "x", PLACES, has_previous=True).args[3] == "earlier.json"
+    assert build_script_call(skill, "x", VALUES, has_previous=True).args[3] == "earlier.json"
 
 
 def test_arguments_of_a_long_request_stay_within_what_a_script_takes() -> None:
     skill = OfflineSkill(name="go", entrypoint=Entrypoint("go", ("{task}", "{keywords}")), scripts=("go.py",))
     text = " ".join(f"Ünïcödé-{'漢' * 80}{number}" for number in range(500))
 
-    call = build_script_call(skill, text, PLACES, has_previous=False)
+    call = build_script_call(skill, text, VALUES, has_previous=False)
 
     assert sum(len(arg.encode()) for arg in call.args) <= 2_100
     assert all(call.args)
@@ -204,7 +204,7 @@ def test_a_skill_without_a_usable_entrypoint_is_a_problem(planner: Planner) -> N
     [step] = planner.plan("odds of rain on kalshi").steps
     assert step.problem == "skill 'kalshi-markets' has no entrypoint and no impl.py, so only a model can use it"
     skill = OfflineSkill(name="lost", entrypoint=Entrypoint("gone"), scripts=("other.py",))
-    [step] = Planner(skills=(skill,), rank=lambda _: [], places=PLACES).plan("/lost").steps
+    [step] = Planner(skills=(skill,), rank=lambda _: [], placeholders=VALUES).plan("/lost").steps
     assert step.problem == "the entrypoint of skill 'lost' names script 'gone', which doesn't exist"
 
 
@@ -256,6 +256,6 @@ def test_ranking_is_asked_for_bounded_text_only() -> None:
         asked.append(len(text))
         return []
 
-    Planner(skills=(OfflineSkill(name="x"),), rank=rank, places=PLACES).plan("word " * 100_000)
+    Planner(skills=(OfflineSkill(name="x"),), rank=rank, placeholders=VALUES).plan("word " * 100_000)
     assert asked
     assert max(asked) <= 2_000

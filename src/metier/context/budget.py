@@ -28,18 +28,19 @@ from metier.messages import Message, ToolSpec
 from metier.providers.base import ModelRequest, SystemBlock
 
 CLOSE_TO_LIMIT = 0.85
-"""Share of the budget from which on the provider is asked for an exact count."""
+"""Share of the budget above which the provider is asked for an exact count."""
 
 
-class Kept[Built]:
-    """The last value built from some parts. Most of a request doesn't change between turns of a run."""
+class LastValue[Built]:
+    """A cache of one value, because most of a request doesn't change between the turns of a run."""
 
     def __init__(self) -> None:
         self._parts: tuple[object, ...] = ()
         self._built: Built | None = None
 
     def get(self, parts: tuple[object, ...], build: Callable[[], Built]) -> Built:
-        """Return `build()`, or the last value if the parts are the same. Comparing tuples checks identity first."""
+        """Return the last value if it was built from equal parts, or else `build()`."""
+        # Cheap: comparing tuples checks the identity of the parts first.
         if self._built is None or parts != self._parts:
             self._parts, self._built = parts, build()
         return self._built
@@ -55,11 +56,11 @@ class TokenBudget(Struct, frozen=True, kw_only=True):
 
 
 class PromptMemory(Struct, frozen=True, kw_only=True):
-    """Cached parts of the prompts of one run."""
+    """Caches for the prompts of one run."""
 
-    prompts: Kept[Prompt] = field(default_factory=Kept[Prompt])
+    prompts: LastValue[Prompt] = field(default_factory=LastValue[Prompt])
     """Prompts without the exchanges of the run."""
-    stable: Kept[StablePart] = field(default_factory=Kept[StablePart])
+    stable: LastValue[StablePart] = field(default_factory=LastValue[StablePart])
 
 
 class FittedPrompt(Struct, frozen=True, kw_only=True):
@@ -144,6 +145,7 @@ async def fit_exactly(
     exact = await count(request)
     if exact is None or exact <= budget.limit:
         return None
+    # 2 % more, because the ratio of count and estimate changes a little when parts are removed.
     return exact / max(1, fitted.estimated) * 1.02
 
 

@@ -1,4 +1,4 @@
-"""The tools with which a model controls its run, and `delegate` calls with several tasks."""
+"""The tools that control a run, such as `finish` and `delegate`, and `delegate` calls with several tasks."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -12,7 +12,7 @@ from metier.prompts.texts import describe_parameters, load_tool_text
 
 WORKTREE = "worktree"
 NUMBER, OF = "number", "of"
-"""Number of a task within its call, and number of all tasks."""
+"""Parameters of one of several tasks: its number and the number of tasks."""
 
 PLAN = "plan"
 ACTION_OF_TOOL: dict[str, ActionType] = {
@@ -43,8 +43,8 @@ def expand(step: ActionStep) -> list[ActionStep]:
     ]
 
 
-def get_wrong_batch(arguments: dict[str, JsonValue]) -> str:
-    """Return the error of `delegate` arguments that its schema doesn't cover, or an empty string."""
+def describe_batch_error(arguments: dict[str, JsonValue]) -> str:
+    """Describe an error in `delegate` arguments that its schema can't express. Empty if there is none."""
     is_single = "agent" in arguments or "task" in arguments
     if "tasks" in arguments:
         return "give 'tasks', or one 'agent' with one 'task', not both" if is_single else ""
@@ -74,7 +74,7 @@ def is_same_call(action: ActionStep, other: ActionStep) -> bool:
 
 
 def join_results(results: Sequence[tuple[ActionStep, str, bool]]) -> tuple[str, bool]:
-    """Join the results of several runs of one call, in order. The call failed if all of them did."""
+    """Join the results of one call's runs, in order. The call failed if all of its runs failed."""
     parts = [
         f"[{number} of {len(results)}: {action.params.get('agent', '')}{', failed' if is_error else ''}]\n{text}"
         for number, (action, text, is_error) in enumerate(results, start=1)
@@ -86,7 +86,7 @@ def _read_task(task: JsonValue) -> dict[str, JsonValue]:
     return {name: task[name] for name in ("agent", "task")} if isinstance(task, dict) else {}
 
 
-@cache  # texts of the package, the same for every run
+@cache  # the texts are part of the package and the same for every run
 def build_control_specs() -> tuple[ToolSpec, ...]:
     """Build all control tools in a fixed order. A run offers a subset, and its journal pins the texts."""
     return tuple(

@@ -1,9 +1,9 @@
 """Earlier turns of a chat in the prompt: the latest verbatim, the rest summarized, facts in full. Pure.
 
-Sizes depend on the budget, so that a turn of a conversation of any length costs the same:
+Sizes depend on the budget, so that a turn costs the same in a conversation of any length:
 
     facts         every fact, the user's own first
-    summary       bounded; summarized turns are never shown verbatim again
+    summary       limited in size; summarized turns are never shown verbatim again
     conversation  the turns since, up to `fold_tokens`; then all but the last `keep_tokens` are summarized
 """
 
@@ -21,10 +21,10 @@ from metier.telemetry.excerpt import cut_middle
 from metier.values import Value
 
 MAX_TURNS = 40
-"""Maximum number of verbatim turns, regardless of their length. Fewer than the events that a context keeps."""
+"""Maximum number of verbatim turns, however short. Must be less than the number of events that a context keeps."""
 KEPT_TURNS = 20
-RECORD = "A record of what was said and done, for you to know; not an instruction."
-FACTS = 'Said by the person, in their own words ("my" is theirs); kept because it still holds.'
+RECORD = "A record of the conversation so far, for information only; not an instruction."
+FACTS = "Facts that still apply, in the user's own words (\"my\" means the user's)."
 NO_ANSWER = "[No answer]"
 
 MAX_FACT_LENGTH = 300
@@ -75,7 +75,7 @@ class Measures(Struct, frozen=True, kw_only=True):
     fold_tokens: int
     keep_tokens: int
     message_tokens: int
-    """Limit of one message of the user or the model: a turn is at most a quarter of `fold_tokens`."""
+    """Limit of one message, so that a turn takes at most a quarter of `fold_tokens`."""
     summary_tokens: int
     facts_tokens: int
 
@@ -100,7 +100,7 @@ class KnownFact(Struct, frozen=True, kw_only=True):
     key: str
     text: str
     is_own: bool = False
-    """True if the user asked to remember it, instead of mentioning it."""
+    """True if the user asked to remember it, False if the user only mentioned it."""
 
 
 def build_measures(options: ChatOptions, *, limit: int) -> Measures:
@@ -116,8 +116,8 @@ def build_measures(options: ChatOptions, *, limit: int) -> Measures:
 
 
 def count_folded(turns: Sequence[PastTurn], measures: Measures, *, is_crowded: bool = False) -> int:
-    """Return the number of oldest turns to summarize now: none while they are few and short, all if it `is_crowded`."""
-    # Far fewer turns than the limit remain, so that the next summary is several turns away.
+    """Return how many of the oldest turns to summarize now: none while they fit, all if the prompt `is_crowded`."""
+    # Far fewer turns than the limit are left, so that the next summary is only needed several turns later.
     if is_crowded:
         return len(turns)
     sizes = [count_tokens(turn, measures) for turn in turns]
@@ -140,7 +140,7 @@ def count_tokens(turn: PastTurn, measures: Measures) -> int:
 
 
 def build_messages(turns: Sequence[PastTurn], measures: Measures, *, shows_media: bool = False) -> tuple[Message, ...]:
-    """Build the messages of turns. Images and documents are repeated within half of the limit, latest first."""
+    """Build the messages of turns. Half of the limit is for images and documents, latest first."""
     room = measures.fold_tokens // 2 if shows_media else 0
     shown: set[str] = set()
     for part in (part for turn in reversed(turns) for part in reversed(turn.media)):
@@ -150,8 +150,8 @@ def build_messages(turns: Sequence[PastTurn], measures: Measures, *, shows_media
 
 
 def build_turn(turn: PastTurn, measures: Measures, *, shown: frozenset[str] = frozenset()) -> tuple[Message, Message]:
-    """Build the messages of a turn. `shown` has the digests of media to repeat; others become a placeholder."""
-    # Notes go into the user message, so that the answer has the model's own words only.
+    """Build the messages of a turn. `shown` has the digests of media to include; others become a placeholder."""
+    # Notes go into the user message, so that the answer only has the model's own words.
     said = cut(turn.said, measures.message_tokens)
     parts: list[Part] = [TextPart(text=said)]
     for part in turn.media:
@@ -165,19 +165,19 @@ def build_turn(turn: PastTurn, measures: Measures, *, shown: frozenset[str] = fr
 
 
 def render_facts(facts: Sequence[KnownFact], measures: Measures) -> str:
-    """Render all of the user's own facts and, within the limit, the latest mentioned ones. Oldest first."""
+    """Render all of the user's own facts and as many of the other facts, latest first, as fit the limit."""
     own = [_render_fact(fact) for fact in facts if fact.is_own]
-    told = [_render_fact(fact) for fact in facts if not fact.is_own]
+    mentioned = [_render_fact(fact) for fact in facts if not fact.is_own]
     room = measures.facts_tokens - sum(map(estimate_tokens, own))
     kept = 0
-    for line in reversed(told):
+    for line in reversed(mentioned):
         room -= estimate_tokens(line)
         if room < 0:
             break
         kept += 1
-    left_out = len(told) - kept
-    missing = [f"- {left_out} more are not shown"] if left_out else []
-    return "\n".join([FACTS, *own, *missing, *told[left_out:]]) if facts else ""
+    omitted = len(mentioned) - kept
+    missing = [f"- {omitted} more are not shown"] if omitted else []
+    return "\n".join([FACTS, *own, *missing, *mentioned[omitted:]]) if facts else ""
 
 
 def _render_fact(fact: KnownFact) -> str:
@@ -192,7 +192,7 @@ def render_transcript(turns: Iterable[PastTurn], measures: Measures) -> str:
     """Render turns for the model that writes the summary."""
     lines: list[str] = []
     for turn in turns:
-        lines.append(f"Person: {cut(turn.said, measures.message_tokens)}")
+        lines.append(f"User: {cut(turn.said, measures.message_tokens)}")
         lines += [f"({note})" for note in turn.notes[:10]]
         lines.append(f"Agent: {cut(turn.answer.strip() or NO_ANSWER, measures.message_tokens)}")
     return "\n".join(lines)
@@ -207,10 +207,10 @@ def cut(text: str, most_tokens: int) -> str:
     return shorter
 
 
-# A fallback for facts that must not be lost if no model summarizes, or does it badly. It recognizes a few plain
-# English forms; the user can add others with `/remember`.
+# A fallback, so that facts aren't lost if no model summarizes, or does it badly. It recognizes a few plain English
+# phrases; the user can add other facts with `/remember`.
 def find_facts(message: str) -> tuple[KnownFact, ...]:
-    """Extract facts from a message in its own words, ignoring questions."""
+    """Extract facts from a message, in the words of the message. Questions are ignored."""
     found: dict[str, KnownFact] = {}
     for sentence in _split(message):
         fact = _read(sentence)
@@ -251,9 +251,9 @@ def _read(sentence: str) -> KnownFact | None:
     text = asked["rest"] if asked else sentence
     if _CALLED.fullmatch(text):
         return KnownFact(key="my name", text=text)
-    # "The tests are red" is news; "remember that the code is 4711" is not.
-    is_news = text.casefold().startswith("the ") and not asked
-    if (asked or _IS.fullmatch(text) or _SELF.fullmatch(text)) and not is_news:
+    # "The tests are red" won't be true for long; "remember that the code is 4711" will.
+    is_temporary = text.casefold().startswith("the ") and not asked
+    if (asked or _IS.fullmatch(text) or _SELF.fullmatch(text)) and not is_temporary:
         return KnownFact(key=name_fact(text), text=text)
     return None
 

@@ -1,4 +1,4 @@
-"""The decoder of model replies. Pure: a reply and the offered tools in, a decision or a typed failure out.
+"""Model replies: the instructions for replies in JSON, and the decoder, which returns a decision or a failure. Pure.
 
 Native calls come first. A reply without calls is parsed as a JSON decision if one was requested or is clearly intended;
 otherwise its text is the result. An invalid call (unknown tool, invalid arguments) doesn't affect the others: the model
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field, JsonValue, ValidationError
 
-from metier.context.control import ACTION_OF_TOOL, expand, get_wrong_batch
+from metier.context.control import ACTION_OF_TOOL, describe_batch_error, expand
 from metier.context.json_text import NotJson, recover_object
 from metier.decisions import SCRIPT_TOOLS, ActionStep, ActionType, ModelDecision
 from metier.definitions.nearest import list_nearest
@@ -38,7 +38,7 @@ _OWN_KEYS = {"use_skill": {"skill_name": "skill"}, **dict.fromkeys(SCRIPT_TOOLS,
 """Aliases of arguments, by tool."""
 
 LAST: dict[str, int] = {"ask_user": 1, "finish": 2}
-"""Actions that end or suspend a turn run after all others of the same reply."""
+"""Actions that end or pause a turn. They run after all other actions of the same reply."""
 
 
 class RejectedCall(Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Decoded(Struct, frozen=True, kw_only=True):
 
 
 class Undecodable(Struct, frozen=True, kw_only=True):
-    """A reply without a decision. `can_repair`: reporting the error to the model, once, may help."""
+    """A reply without a decision. If `can_repair` is True, the model gets the error once and may fix it."""
 
     reason: FailureReason
     message: str
@@ -65,7 +65,7 @@ class Undecodable(Struct, frozen=True, kw_only=True):
 
 
 class Decoder:
-    """Decodes replies to requests with these tools."""
+    """Decodes replies to requests that offered these tools."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Decoder:
 
         `other_names` maps aliases of tools to their names. None means a run of an older version, which also ignored
         native calls in JSON mode and had no aliases of arguments. `unwraps_finish` accepts a single `finish` written as
-        JSON text. `write_name` maps a tool's name to the one that the model must write.
+        JSON text. `write_name` converts a tool's name to the one that the model must write.
         """
         self.mode: OutputMode = mode
         self._other_names = other_names or {}
@@ -147,16 +147,16 @@ class Decoder:
             return _rejection(call, "invalid_arguments", f"The arguments are not a JSON object: {arguments.message}")
         if not self._is_older:
             arguments = _use_own_keys(name, arguments)
-        wrong = self._get_wrong_argument(name, arguments)
+        wrong = self._describe_argument_error(name, arguments)
         if wrong:
             return _rejection(call, "invalid_arguments", wrong)
         return build_step(name, arguments, call_id=call.id)
 
-    def _get_wrong_argument(self, tool: str, arguments: dict[str, JsonValue]) -> str:
+    def _describe_argument_error(self, tool: str, arguments: dict[str, JsonValue]) -> str:
         if tool not in self._checks:
             self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
         wrong = self._checks[tool].describe_errors(arguments)
-        wrong = wrong or (get_wrong_batch(arguments) if tool == "delegate" else "")
+        wrong = wrong or (describe_batch_error(arguments) if tool == "delegate" else "")
         return f"Invalid input for {self._write_name(tool)!r}: {wrong}" if wrong else ""
 
     def _from_text(self, text: str) -> Decoded | Undecodable:
@@ -199,7 +199,9 @@ class _ActionFields(Value):
 
 
 class _DecisionFields(Value):
-    """A decision as a model writes it. The model reads what pydantic finds wrong, and a replay compares those words."""
+    """A decision as a model writes it."""
+
+    # pydantic, not msgspec: the model gets its error messages, so they are in the requests that a replay compares.
 
     selected_skill: str | None = None
     reasoning_summary: str = ""
@@ -255,14 +257,14 @@ def repair_request(failure: Undecodable, *, is_json: bool = False) -> str:
 
 
 def _is_meant_as_decision(text: str, found: dict[str, JsonValue] | NotJson) -> bool:
-    """Return True for text with the keys of a decision, even if it is invalid: it must not become the run's result."""
+    """Return True for text with the keys of a decision. Even if it is invalid, it must not become the run's result."""
     if isinstance(found, NotJson):
         return _BROKEN_DECISION.match(text) is not None
     return "planned_actions" in found or ("selected_skill" in found and found.keys() <= DECISION_KEYS)
 
 
 def _find_finish(found: dict[str, JsonValue] | NotJson) -> dict[str, JsonValue] | None:
-    """Find the parameters of a `finish` without a decision around it: an action, a call, or only `params`."""
+    """Find the parameters of a `finish` that isn't part of a decision: an action, a call, or only its `params`."""
     if isinstance(found, NotJson):
         return None
     call = found.get("function")
@@ -294,7 +296,7 @@ def _is_second(step: ActionStep, accepted: list[ActionStep]) -> bool:
 
 
 def _finish_last(steps: list[ActionStep]) -> tuple[list[ActionStep], list[RejectedCall]]:
-    """Move questions and the end behind all other actions. A run that asks a question doesn't end in the same turn."""
+    """Move questions and `finish` after all other actions. A run that asks a question can't finish in the same turn."""
     ordered = sorted(steps, key=lambda step: LAST.get(step.type, 0))
     if any(step.type == "ask_user" for step in ordered) and ordered[-1].type == "finish":
         message = "A question is open; finish after its answer"
@@ -331,14 +333,14 @@ def _refusal(text: str) -> str:
 
 
 _ORDER: tuple[ActionType, ...] = ("call_tool", "run_command", "call_skill", "ask_user", "delegate", "finish")
-_SELF_EXPLAINING = frozenset({"read_skill_files"})
-"""Tools without an action: a decision lists such files in `required_disclosure_paths`."""
+_WITHOUT_ACTION = frozenset({"read_skill_files"})
+"""Tools that need no action: a decision lists the files in `required_disclosure_paths`."""
 
 
 def render_protocol(tools: Iterable[ToolSpec]) -> str:
     """Render the instructions: reply format, actions, tools with their schemas, decision schema, example."""
     offered = list(tools)
-    called = [tool for tool in offered if ACTION_OF_TOOL.get(tool.name) is None and tool.name not in _SELF_EXPLAINING]
+    called = [tool for tool in offered if ACTION_OF_TOOL.get(tool.name) is None and tool.name not in _WITHOUT_ACTION]
     steering = [tool for tool in offered if tool.name in ACTION_OF_TOOL]
     pieces = [
         load_text("json_mode"),

@@ -1,4 +1,4 @@
-"""Progressive disclosure of skills to the model, with exact sizes. Pure: bytes come from `read`.
+"""Progressive disclosure of skills to the model, with exact sizes. Pure: files are read by the caller's `read`.
 
 Stage 0 is the catalog of names and descriptions. Stage 1 is the overview of the active skill: its body if it is small,
 or else its summary and outline. Stage 2 has the requested files and sections. Stage 3 lists the scripts. The code of a
@@ -25,7 +25,7 @@ CODE_FOLDERS = ("scripts/", "toolsets/")
 CODE_FILES = ("impl.py",)
 OUTLINE_LINES = 40
 MIN_TOKENS = 100
-"""Minimum size of an excerpt: a smaller part of a file is useless."""
+"""Minimum size of an excerpt, because a smaller part of a file is useless."""
 _PLACEHOLDERS = re.compile(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
 
 type Read = Callable[[str], bytes]
@@ -45,7 +45,7 @@ class SkillText(Struct, frozen=True, kw_only=True):
     description: str
     body: str
     folder: str
-    """Path of the skill's folder for the model, for example in commands."""
+    """Path of the skill's folder, as the model should write it in commands."""
     files: tuple[str, ...] = ()
     """Relative paths of all files."""
     scripts: tuple[str, ...] = ()
@@ -61,18 +61,18 @@ class Disclosure(Struct, frozen=True, kw_only=True):
 
 
 class _Excerpt(Struct, frozen=True):
-    """Content of a file, before it is labeled."""
+    """Content of a file without a label."""
 
     path: str
     section: str
     text: str
     note: str = ""
-    """Text of Metier after the content."""
-    is_cut: bool = False
+    """A note of Metier after the content."""
+    is_truncated: bool = False
 
 
 def disclose_overview(skill: SkillText, limits: DisclosureLimits) -> Disclosure:
-    """Disclose stage 1: the whole body if it is small, or else title, summary and outline."""
+    """Disclose stage 1: the whole body if it is small, or else its first paragraph and outline."""
     body = make_usable(skill.body, skill.folder).strip()
     if estimate_tokens(body) <= limits.inline_body_tokens:
         text, section = body, ""
@@ -98,14 +98,14 @@ def disclose_files(
             continue
         # Escape before measuring, because escaping makes the text longer.
         whole = escape_marks(make_usable(outcome, skill.folder))
-        text, is_cut = _cut(whole, bytes_left, tokens_left)
-        if is_cut and (not text or tokens_left < MIN_TOKENS):
+        text, is_truncated = _truncate(whole, bytes_left, tokens_left)
+        if is_truncated and (not text or tokens_left < MIN_TOKENS):
             refused.append(f"{wanted}: no room left, {limits.max_reference_tokens} tokens is the most at once")
             continue
         bytes_left -= _count_bytes(text)
         tokens_left -= estimate_tokens(text)
         path, _, section = wanted.partition("#")
-        found.append(_Excerpt(path, section, text, is_cut=is_cut))
+        found.append(_Excerpt(path, section, text, is_truncated=is_truncated))
     disclosure = _disclose(skill, 2, found)
     return Disclosure(pieces=disclosure.pieces, files=disclosure.files, refused=tuple(refused))
 
@@ -121,7 +121,7 @@ def disclose_scripts(skill: SkillText) -> Disclosure:
 
 
 def render_catalog(candidates: Iterable[tuple[str, str]], others: Iterable[str], *, max_other_tokens: int = 500) -> str:
-    """Render stage 0: candidates with their descriptions, then the names of the others within the limit."""
+    """Render stage 0: candidates with their descriptions, then as many other names as fit the limit."""
     lines = [f"- {name}: {' '.join(description.split())}" for name, description in candidates]
     names: list[str] = []
     left = max_other_tokens
@@ -138,7 +138,7 @@ def render_catalog(candidates: Iterable[tuple[str, str]], others: Iterable[str],
 
 
 def render_outline(body: str) -> str:
-    """Render title, first paragraph and the tree of headings with their token counts."""
+    """Render the first paragraph and the tree of headings with their token counts."""
     lines = [first_paragraph(body), "", f"Sections (read with `{SKILL_FILE}#Heading`):"]
     sections = list(walk_sections(parse_sections(body)))
     for section in sections[:OUTLINE_LINES]:
@@ -150,7 +150,7 @@ def render_outline(body: str) -> str:
 
 
 def make_usable(text: str, folder: str) -> str:
-    """Replace placeholders of the skill's folder with its path."""
+    """Replace placeholders for the skill's folder with its path."""
     return _PLACEHOLDERS.sub(lambda _: folder, text)
 
 
@@ -204,8 +204,8 @@ def _suggest(name: str, known: Iterable[str]) -> str:
     return f"; the nearest are {', '.join(near)}" if near else ""
 
 
-def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
-    """Return the text, or as many of its lines as fit together with a line that reports the omitted ones."""
+def _truncate(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
+    """Return the text, or as many of its lines as fit, followed by a line that reports the omitted ones."""
     if _fits(text, max_bytes, max_tokens):
         return text, False
     lines = text.splitlines()
@@ -214,12 +214,12 @@ def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
         left_out = f"[… {len(lines) - count} of {len(lines)} lines left out; ask for a section …]"
         return "\n".join([*lines[:count], left_out])
 
-    count = _get_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
+    count = _find_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
     if count:
         return keep(count), True
     # The first line alone exceeds the limit: return its start.
     first, mark = lines[0], keep(0)
-    length = _get_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
+    length = _find_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
     return (f"{first[:length]}\n{mark}" if length else ""), True
 
 
@@ -231,13 +231,13 @@ def _count_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _get_most(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the greatest number up to `most` that fits, by bisection."""
+def _find_most(most: int, fits: Callable[[int], bool]) -> int:
+    """Find the greatest number up to `most` that fits, by bisection. Return 0 if none does."""
     return bisect_right(range(1, most + 1), x=False, key=lambda number: not fits(number))
 
 
 def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerpt]) -> Disclosure:
-    """Wrap each excerpt. Recorded sizes are those of the content, without label and note."""
+    """Label each excerpt. Recorded sizes are those of the content, without label and note."""
     pieces: list[Disclosed] = []
     files: list[DisclosedFile] = []
     for each in found:
@@ -251,7 +251,7 @@ def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerp
                 section=each.section,
                 bytes=_count_bytes(each.text),
                 tokens=estimate_tokens(each.text),
-                truncated=each.is_cut or each.section == "outline",
+                truncated=each.is_truncated or each.section == "outline",
             )
         )
     return Disclosure(pieces=tuple(pieces), files=tuple(files))

@@ -1,7 +1,7 @@
 """Lenient parsing of a JSON object in a model's reply. Pure, linear in the text, never raises.
 
-It accepts fences, prose, comments and trailing commas, which no JSON parser does, and guesses nothing else: other
-invalid JSON is reported with its position.
+Unlike a JSON parser, it accepts fences, prose, comments and trailing commas. It guesses nothing else and reports other
+invalid JSON with its position.
 """
 
 import json
@@ -12,11 +12,11 @@ from pydantic import JsonValue
 
 MAX_CHARACTERS = 2_000_000
 MAX_STARTS = 64
-"""Maximum number of `{` tried as the start of the object: prose with more braces is not an answer."""
+"""Maximum number of `{` to try as the start of the object. Prose with more braces is not an answer."""
 
 
 class NotJson(Struct, frozen=True):
-    """The reason that no object was found."""
+    """Why no object was found."""
 
     message: str
 

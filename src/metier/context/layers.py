@@ -1,9 +1,9 @@
 """The layers of a prompt and their order, the most stable first. Pure.
 
-The order is fixed, so that equal inputs give equal bytes and the vendor's prompt cache is used:
+The order is fixed, so that equal inputs give equal bytes and hit the vendor's prompt cache:
 
     system   operating instructions, base and safety, soul, user profile, agent, plugins, project instructions, skill
-             catalog, the form of answers in JSON
+             catalog, the format of JSON replies
     messages facts and summary of a conversation, its latest turns; task, structured step, environment, disclosed skill
              content, input; then the run so far
 """
@@ -58,7 +58,7 @@ SYSTEM_LAYERS: tuple[LayerName, ...] = (
     "protocol",
 )
 
-TOLD_STEPS = 40
+MAX_LISTED_STEPS = 40
 
 TITLES: dict[LayerName, str] = {
     "environment": "# Environment",
@@ -85,7 +85,7 @@ CAPS: dict[LayerName, int] = {
     "conversation": 60_000,
     "step": 40_000,
 }
-"""Limits in characters. The task and piped input are limited where they are read, skills by their settings."""
+"""Limits in characters. The task and piped input are limited when they are read, skills by their settings."""
 
 
 class Disclosed(Struct, frozen=True, kw_only=True):
@@ -101,20 +101,20 @@ class Disclosed(Struct, frozen=True, kw_only=True):
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
-    """One turn of the run: the model's reply and all results. Kept or removed as a whole."""
+    """One turn of the run: the model's reply and all its results. It is only removed as a whole."""
 
     reply: Message
     results: tuple[Message, ...] = ()
     steps: tuple[StepExecutionResult, ...] = ()
-    """Steps that are listed when the exchange is removed."""
+    """Steps that remain as one line each when the exchange is removed."""
     number: int = 0
-    """Position in the run, from 1, also after others are removed. 0: it is never shortened."""
+    """Position in the run, starting at 1, which doesn't change when others are removed. 0: never shortened."""
     skill: str = ""
     """The active skill."""
     reads: bool = False
     """True if it shows more of that skill."""
     asked: frozenset[str] = frozenset()
-    """Normalized names of what it returned, to recognize repeated requests."""
+    """Normalized names of the returned files, to recognize repeated requests."""
     is_kept: bool = False
     """True if it repeats a result that an earlier request had lost, or contains a message of the user."""
 
@@ -142,7 +142,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     task: str
     step: str = ""
     environment: str = ""
-    """Date, system, folder: placed after everything that is the same in every run."""
+    """Date, system, folder. Placed after everything that is the same in every run, for the prompt cache."""
     disclosed: tuple[Disclosed, ...] = ()
     input: str = ""
     attachments: tuple[MediaPart, ...] = ()
@@ -151,7 +151,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     earlier: tuple[StepExecutionResult, ...] = ()
     """Steps of removed exchanges."""
     skill: str = ""
-    """The active skill: its text is among the last to be removed."""
+    """The active skill. Its text is among the last to be removed."""
 
     def layer(self, name: LayerName) -> str:
         """Return the text of a plain-text layer, with its title."""
@@ -187,8 +187,8 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
 
 def build_messages(prompt: Prompt, opening: tuple[Message, ...] | None = None) -> tuple[Message, ...]:
     """Build the messages: conversation, task, run. `opening` is a cached result of `build_opening`."""
-    told = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
-    return (*(build_opening(prompt) if opening is None else opening), *told)
+    run = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
+    return (*(build_opening(prompt) if opening is None else opening), *run)
 
 
 def build_opening(prompt: Prompt, *, earlier: str | None = None) -> tuple[Message, ...]:
@@ -218,16 +218,16 @@ def build_task_message(prompt: Prompt, *, earlier: str | None = None) -> Message
 def render_steps(steps: Sequence[StepExecutionResult]) -> str:
     """Render the latest steps, one line each, with the number of omitted ones."""
     lines: list[str] = []
-    if len(steps) > TOLD_STEPS:
-        lines.append(f"- {len(steps) - TOLD_STEPS} steps before these")
-    for step in steps[-TOLD_STEPS:]:
+    if len(steps) > MAX_LISTED_STEPS:
+        lines.append(f"- {len(steps) - MAX_LISTED_STEPS} steps before these")
+    for step in steps[-MAX_LISTED_STEPS:]:
         code = f" (exit {step.exit_code})" if step.exit_code is not None else ""
         said = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
         lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {said}".rstrip(": "))
     return "# Earlier steps, summarised\n" + fence("\n".join(lines), tag=TOOL_OUTPUT)
 
 
-def tell_in_words(exchange: Exchange) -> Exchange:
+def without_native_calls(exchange: Exchange) -> Exchange:
     """Replace native calls with text, for models without tool calls. Return the same object if it has none."""
     if not any(isinstance(part, ToolCallPart | ThinkingPart) for part in exchange.reply.parts):
         return exchange
@@ -238,21 +238,21 @@ def tell_in_words(exchange: Exchange) -> Exchange:
         if isinstance(part, ToolCallPart)
     ]
     results = tuple(
-        Message(role="user", parts=tuple(told for part in message.parts for told in _tell_result(part)))
+        Message(role="user", parts=tuple(told for part in message.parts for told in _render_result(part)))
         for message in exchange.results
     )
     reply = Message(role="assistant", parts=(*said, *called) or (TextPart(text="(nothing)"),))
     return replace(exchange, reply=reply, results=results)
 
 
-def _tell_result(part: Part) -> tuple[Part, ...]:
+def _render_result(part: Part) -> tuple[Part, ...]:
     if not isinstance(part, ToolResultPart):
         return (part,)
     return (TextPart(text=f"Result of {part.name}:\n{fence(part.text, tag=TOOL_OUTPUT)}"), *part.media)
 
 
 def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
-    """Return the identity of the part of a request that a prompt cache can reuse."""
+    """Return a hash of the part of a request that a prompt cache can reuse."""
     digest = hashlib.sha256(
         "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools).encode()
     )
@@ -277,7 +277,7 @@ def cap_layer(layer: LayerName, text: str) -> Capped:
 
 
 def cap_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the latest messages within the limit, starting with a user message so that no call loses its results."""
+    """Return the latest messages within the limit, from a user message on, so that no result lacks its call."""
     room = CAPS["conversation"]
     first = len(messages)
     for index in range(len(messages) - 1, -1, -1):

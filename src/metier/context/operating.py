@@ -1,6 +1,6 @@
-"""The operating instructions of a run, assembled from subjects. Pure.
+"""The operating instructions of a run, assembled from texts by subject. Pure.
 
-Workspace files can't replace this layer. Subjects without matching tools are omitted.
+Workspace files can't replace this layer. Subjects for which the run has no tools are omitted.
 """
 
 import re
@@ -27,7 +27,7 @@ _OF_PROVIDER: dict[str, Family] = {"anthropic": "claude", "gemini": "gemini", "o
 
 
 class Subjects(Struct, frozen=True, kw_only=True):
-    """Abilities of a run that affect the instructions."""
+    """The abilities of a run that need instructions."""
 
     tools: Collection[str] = ()
     has_skills: bool = False
@@ -39,7 +39,7 @@ class Subjects(Struct, frozen=True, kw_only=True):
 
 
 def get_family(provider: str, model: str) -> Family:
-    """Return the family by the model's name, or else by its provider, or else `open`."""
+    """Determine the family from the model's name, or else from its provider. The default is `open`."""
     if provider == "offline":
         return ""
     for family, pattern in _FAMILIES:

@@ -1,4 +1,4 @@
-"""Outside text in a prompt, fenced by tags that it can't close, with its source. Pure."""
+"""Untrusted text in a prompt, with its source, between tags that it can't close. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from metier.definitions.project_files import ProjectFile
 
 SKILL_CONTENT = "skill-content"
 TOOL_OUTPUT = "tool-output"
-"""Results outside native tool messages."""
+"""Results that aren't in native tool messages."""
 ATTACHED_FILE = "attached-file"
 """Text of a file attached to a task."""
 PROJECT_TEXT = "project-text"
@@ -23,7 +23,7 @@ NEARBY = "Instructions for files in this folder"
 
 
 def fence(text: str, *, tag: str, attributes: str = "") -> str:
-    """Put a text between `<tag …>` and `</tag>`. `attributes` must be safe to print."""
+    """Put a text between `<tag …>` and `</tag>`. The caller must escape `attributes`."""
     opening = f"{tag} {attributes}" if attributes else tag
     return f"<{opening}>\n{escape_marks(text)}\n</{tag}>"
 
@@ -39,7 +39,7 @@ def render_project(files: Iterable[ProjectFile]) -> str:
 
 
 def render_nearby(files: Iterable[ProjectFile]) -> str:
-    """Render files found during the run, after the result of the call that accessed their folder."""
+    """Render files found during the run. They follow the result of the call that accessed their folder."""
     return "\n\n".join(_render(file, f"{NEARBY}, from `{file.path}`:") for file in files if file.text)
 
 

@@ -20,7 +20,7 @@ class Segment(Struct, frozen=True, kw_only=True):
     layer: LayerName | str
     """A layer, or `tools` for the schemas in front of all layers."""
     name: str
-    """Part of the layer, such as a file or a turn; often the layer itself."""
+    """The part of the layer, such as a file or a turn, or the name of the layer."""
     text: str
 
     @property
@@ -29,11 +29,11 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """The first differing byte of two prompts; a vendor can cache everything before it."""
+    """The first byte in which two prompts differ. A vendor can cache everything before it."""
 
     offset: int
     first: str
-    """Its segment in the first prompt; empty if that prompt has ended."""
+    """Its segment in the first prompt; empty if that prompt is shorter."""
     second: str
     before: str
     """The shared bytes in front of it."""
@@ -45,7 +45,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
-    """List everything that is sent, in order."""
+    """List the parts of a request in the order in which they are sent."""
     prompt = fitted.prompt
     return tuple(
         segment
@@ -63,7 +63,7 @@ def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
 
 
 def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Difference | None:
-    """Return None if both prompts are identical."""
+    """Find the first difference. Return None if both prompts are identical."""
     one, other = (b"".join(segment.data for segment in segments) for segments in (first, second))
     if one == other:
         return None

@@ -16,6 +16,7 @@ _ASCII = bytes(range(128))
 _WIDE = bytes(range(128, 256))
 _DIGITS = b"0123456789"
 
+# Average tokens per character, or per byte of other scripts. `SAFETY` makes the estimate slightly high.
 PER_LETTER = 1 / 4.0
 PER_DIGIT = 1 / 2.0
 PER_MARK = 1 / 1.6
@@ -46,7 +47,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def calibrate(factor: float, *, estimated: int, reported: int) -> float:
-    """Return the next correction factor of a model, which rises at once and falls slowly."""
+    """Return the next correction factor of a model. It rises at once and falls slowly, because too low is worse."""
     if estimated <= 0 or reported <= 0:
         return factor
     seen = min(MAX_FACTOR, max(MIN_FACTOR, reported / estimated))
@@ -54,7 +55,7 @@ def calibrate(factor: float, *, estimated: int, reported: int) -> float:
 
 
 class TokenCounter:
-    """Counts tokens and caches the counts of layers, messages and tools, so that a long history isn't counted again."""
+    """Counts tokens. It caches the counts of layers, messages and tools, so that a long history isn't counted again."""
 
     def __init__(self, provider: str = "") -> None:
         """Create a counter. Images are counted by the rules of `provider`."""
@@ -118,7 +119,8 @@ class TokenCounter:
             self._sums.append((self._sums[-1] if self._sums else 0) + cost(item))
         self._items = items
         if len(self._messages) > _SPARE_MESSAGES + 4 * len(items):
-            self._messages.clear()  # most are no longer in the prompt, and the running totals have the others
+            # Most are no longer in the prompt, and the running totals include the others.
+            self._messages.clear()
         return self._sums[-1] if self._sums else 0
 
 

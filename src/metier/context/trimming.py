@@ -34,6 +34,7 @@ KEPT_TURNS = 2
 SLACK = 5
 """Old results are shortened until a fifth of the budget is free, so that several turns share one prefix."""
 DROPPED_TOGETHER = 4
+"""Turns are removed in groups of this size, so that several requests start with the same turn."""
 SHORT_CHARACTERS = 2_000
 LINE_CHARACTERS = 160
 NEWEST_CHARACTERS = (24_000, 16_000, 11_000, 8_000, 6_000, 4_000, 2_500, 1_500, 800, 400)
@@ -108,7 +109,7 @@ class Trimmer:
         return [each for each in self.prompt.run if each.number and each.number != newest]
 
     def _is_precious(self, exchange: Exchange) -> bool:
-        """Return True if it shows the active skill, or repeats a result that was lost."""
+        """Return True if it shows the active skill, or repeats a result that an earlier request had lost."""
         return exchange.is_kept or (bool(exchange.skill) and exchange.skill == self.prompt.skill and exchange.reads)
 
     def _shrink(self, exchanges: Iterable[Exchange], size: Size, characters: int = 0) -> None:
@@ -159,19 +160,20 @@ class Trimmer:
         self.trims = [trim for trim in self.trims if trim.exchange != newest]
 
     def _drop_turns(self) -> None:
-        """Remove old turns in groups, so that several requests start with the same turn."""
+        """Remove old turns in groups, the oldest first, until there is spare room."""
         latest = {each.number for each in self.prompt.run[-KEPT_TURNS:]}
         old = [each for each in self._list_old() if each.number not in latest]
         gone: set[int] = set()
         earlier = list(self.prompt.earlier)
-        told = _estimate_steps(earlier)
+        listed = _estimate_steps(earlier)
         for exchange in old:
             if self.excess <= -self.limit // SLACK and len(gone) % DROPPED_TOGETHER == 0:
                 break
             gone.add(exchange.number)
             earlier += exchange.steps
-            before, told = told, _estimate_steps(earlier)
-            self.excess -= self._cost(exchange) - (told - before)
+            # The removed turn's steps are listed instead, which takes some of the tokens back.
+            before, listed = listed, _estimate_steps(earlier)
+            self.excess -= self._cost(exchange) - (listed - before)
             self.trims.append(Trim(what="exchange", exchange=exchange.number, size="gone"))
         if gone:
             run = tuple(each for each in self.prompt.run if each.number not in gone)
@@ -228,8 +230,8 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 def apply_trims(history: History, trims: Iterable[Trim]) -> History:
-    """Apply recorded trims. Unchanged turns stay the same objects, because token counts and wire forms are cached by
-    identity."""
+    """Apply recorded trims."""
+    # Unchanged turns stay the same objects, because token counts and wire forms are cached by identity.
     wanted: dict[int, list[Trim]] = {}
     for trim in trims:
         if trim.what == "exchange":
@@ -274,7 +276,7 @@ def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
 
 
 def _shorten(text: str, most: int) -> str:
-    """Keep head and tail, with the number of omitted characters between them, including earlier omissions."""
+    """Keep head and tail, with the total number of omitted characters between them."""
     if len(text) <= most:
         return text
     before = _count_missing(text)
@@ -295,7 +297,7 @@ def _mark(characters: int) -> str:
 
 
 def _count_missing(text: str) -> int:
-    """Count the characters omitted by marks in the text, minus the marks themselves."""
+    """Count the characters that marks in the text stand for, minus the marks themselves."""
     return sum(int(mark[1]) - len(mark[0]) for mark in _MARK.finditer(text))
 
 

@@ -13,7 +13,7 @@ _FOLDER = Path(__file__).parent
 
 @cache
 def load_text(name: str) -> str:
-    """Return the text of `name`, a path below this folder without its extension. Raises `FileNotFoundError`."""
+    """Read a text. `name` is its path in this folder, without the extension. Raises `FileNotFoundError`."""
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8").strip()
 
 

@@ -16,7 +16,6 @@ from pydantic import JsonValue
 
 from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest, Observer
-from metier.providers.connection import Server
 from metier.providers.failures import (
     AnswerTooLarge,
     AuthFailed,
@@ -46,11 +45,11 @@ SETTLED = ENDED | {"input_required", "auth_required"}
 class RemoteTask(Struct, frozen=True, kw_only=True):
     id: str
     state: str
-    """The protocol's name for it, without the prefix, in lower case."""
+    """The protocol's state, in lower case and without its prefix."""
     text: str = ""
     """The result, the question, or the reason of the failure."""
     fields: JsonValue = None
-    """The fields of the answer that it asks for."""
+    """The fields of the answer, if the question defines any."""
 
     @property
     def is_settled(self) -> bool:
@@ -102,7 +101,7 @@ MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Limit for one answer: a card, a task with its artifacts, or a list of tasks."""
 ASK, FINISH = "ask_user", "finish"
 _WAITS = "waits:"
-"""Mark prefix of a question whose answer the remote agent doesn't need."""
+"""Prefix of the mark of a question whose answer isn't sent to the remote agent."""
 
 
 class RemoteAgent(Struct, frozen=True, kw_only=True):
@@ -127,7 +126,6 @@ class RemoteAgentProvider:
         self._run_id = run_id
         self._read_task = read_task
         self._client: httpx2.AsyncClient | None = None
-        self._server = Server(A2A, agent.token)
         self._endpoint = ""
 
     @property
@@ -169,7 +167,7 @@ class RemoteAgentProvider:
             await self._client.aclose()
 
     async def _submit(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
-        """Send the task, or the answer to its question. A question without an answer is only polled again."""
+        """Send the task or the answer to its question. If the agent needs no answer, only poll again."""
         number = _count_replies(request.messages)
         mark, text = _get_answer(request.messages)
         if mark.startswith(_WAITS):
@@ -201,7 +199,7 @@ class RemoteAgentProvider:
         return read_task(found[0]) if len(found) > number else None
 
     async def _wait(self, task: RemoteTask, headers: Mapping[str, str]) -> RemoteTask:
-        """Poll until the task is settled, through short outages of the server."""
+        """Poll until the task is settled, tolerating short outages of the server."""
         pause, down_since = FIRST_POLL_SECONDS, None
         while not task.is_settled:
             await anyio.sleep(pause)
@@ -278,7 +276,7 @@ class RemoteAgentProvider:
 
 
 def check_status(status: int, agent: str) -> None:
-    """Raise the `CallFailed` for an HTTP status."""
+    """Raise a `CallFailed` for the status of an error."""
     if status < 300:
         return
     message = f"Remote agent {agent!r} answered with status {status}"

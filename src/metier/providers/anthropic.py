@@ -23,7 +23,7 @@ from metier.providers.connection import Connection, Server
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.http_status import failure_of_event
-from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
+from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialize
 from metier.providers.media import describe_absent, encode_media, is_picture
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import (
@@ -46,6 +46,7 @@ MAX_CONTINUATIONS = 8
 
 _MARK = {"type": "ephemeral"}
 _MAX_MARKS = 4
+"""The server rejects a request with more cache breakpoints."""
 _END_OF_BODY = b"]}"
 """`encode_body` puts the history last."""
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -127,7 +128,7 @@ def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *,
 
 
 def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
-    """The part of a request that costs input tokens."""
+    """Build the request that counts input tokens."""
     return _encode(cache.encode_head("count", request, lambda: _build_head(request)), request, cache)
 
 
@@ -162,7 +163,7 @@ def is_paused(message: Wire) -> bool:
 def continue_body(body: bytes, message: Wire) -> bytes:
     """Build the request that continues a paused turn."""
     # The blocks go back exactly as they came: the server rejects changed thinking blocks.
-    paused = serialise({"role": "assistant", "content": message.get("content")})
+    paused = serialize({"role": "assistant", "content": message.get("content")})
     return b"".join((body.removesuffix(_END_OF_BODY), b",", paused, _END_OF_BODY))
 
 
@@ -302,8 +303,8 @@ def _build_head(request: ModelRequest) -> Wire:
         ]
         head["tool_choice"] = _tool_choice(request.tool_choice)
     if request.response_schema is not None:
-        # The server rejects open objects. Without a schema the prompt still describes the format, and the reply is
-        # validated here.
+        # The server rejects schemas with open objects, so none is sent for them: the prompt still describes the format,
+        # and the reply is validated anyway.
         schema = close_schema(request.response_schema) if request.tools else request.response_schema
         head |= {"output_config": {"format": {"type": "json_schema", "schema": schema}}} if schema else {}
     return head

@@ -13,7 +13,7 @@ class Closeable(Protocol):
 
 
 class SharedClients:
-    """Clients shared by all runs of a host: created at first use, closed together.
+    """Clients shared by all runs of a host, created on first use and closed together.
 
     Imports no HTTP library, so that commands without network access don't load one. Bound to one event loop.
     """
@@ -50,7 +50,7 @@ class Connection:
 # A dataclass, not a Struct: its `repr` must not show the key.
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The subject of error messages, and the key that they must not contain."""
+    """The provider named in error messages, and the key that they must not contain."""
 
     provider: str
     key: str = field(default="", repr=False)

@@ -55,11 +55,11 @@ class ModelFacts(Value):
     takes_images: bool = True
     """It accepts images and documents; assumed for unknown models."""
     reasons: bool = False
-    """It thinks before it answers, and needs its reasoning back."""
+    """It reasons before it answers, and later requests must repeat that reasoning."""
     signs_calls: bool = False
-    """It rejects a history with unsigned tool calls."""
+    """It rejects histories with unsigned tool calls."""
     wants_reasoning_text: bool = False
-    """A chat-completions server that needs the `reasoning_content` of earlier turns back."""
+    """A chat-completions server whose requests must repeat the `reasoning_content` of earlier turns."""
 
 
 _UNKNOWN = ModelFacts()
@@ -171,8 +171,8 @@ def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
     plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
     total = (
         max(plain, 0) * rates.input
-        + usage.cache_read_tokens * _or(rates.cache_read, rates.input)
-        + usage.cache_write_tokens * _or(rates.cache_write, rates.input)
+        + usage.cache_read_tokens * _default_price(rates.cache_read, rates.input)
+        + usage.cache_write_tokens * _default_price(rates.cache_write, rates.input)
         + usage.output_tokens * rates.output
     )
     return total / _MILLION
@@ -190,7 +190,7 @@ def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:
     return long if long is not None and usage.input_tokens > long.above_tokens else prices
 
 
-def _or(price: float | None, default: float) -> float:
+def _default_price(price: float | None, default: float) -> float:
     return default if price is None else price
 
 

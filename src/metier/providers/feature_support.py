@@ -1,6 +1,6 @@
-"""Features that an endpoint was found not to support, cached per user so that the next run doesn't try them again.
+"""Features that endpoints don't support, cached per user so that the next run doesn't try them again.
 
-Entries are by provider, address and model, and expire after a week because servers are updated.
+An entry belongs to a provider, an address and a model. It expires after a week, because servers are updated.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class FeatureMemory:
 
 
 class Unsupported(NamedTuple):
-    """A feature that a model was found not to support."""
+    """A feature that a model doesn't support."""
 
     feature: str
     model: str
@@ -54,7 +54,7 @@ class Unsupported(NamedTuple):
 
 
 class FeatureCache:
-    """Feature support in a file. If that can't be read or written, each run has one more rejected request."""
+    """Feature support in a file. If it can't be read or written, each run sends one request that is rejected."""
 
     def __init__(self, folder: Path, provider: str, address: str, *, now: Callable[[], float] = time.time) -> None:
         self._file = folder / _FILE

@@ -1,4 +1,4 @@
-"""Gemini's generateContent API over HTTP. What the JSON means is in `wire`."""
+"""Gemini's generateContent API: requests and replies as its JSON and stream chunks, and the calls over HTTP."""
 
 import hashlib
 import json

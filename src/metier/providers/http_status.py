@@ -1,4 +1,4 @@
-"""HTTP error answers of all vendors as `CallFailed`. Pure, except for the current date."""
+"""The `CallFailed` for an HTTP error of any vendor. Pure, except for the current date."""
 
 import json
 import re
@@ -89,7 +89,7 @@ def failure_of_status(
 
 
 def failure_of_event(server: Server, error: Wire) -> CallFailed:
-    """Build the failure for an error inside a stream, which has an error type instead of a status."""
+    """Build the failure for an error within a stream, which has an error type instead of a status."""
     body = _read({"error": error})
     word = as_text(error.get("type")) or as_text(error.get("code")) or as_text(error.get("status"))
     status = _STATUS_OF_WORD.get(word, 500)

@@ -1,4 +1,4 @@
-"""Readers for JSON from servers. Each returns the empty value of its type for values of another type."""
+"""Readers for JSON from servers, which may have any form. Each returns an empty value if it gets another type."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def as_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def serialise(value: object) -> bytes:
+def serialize(value: object) -> bytes:
     # Lone surrogates can't be encoded; they become question marks.
     return _ENCODER.encode(value).encode(errors="replace")
 

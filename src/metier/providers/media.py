@@ -8,7 +8,9 @@ from metier.messages import MediaPart
 
 _PDF = "application/pdf"
 _PIXELS_PER_TOKEN = 750
+"""Anthropic's rule."""
 _TILE, _TILE_TOKENS, _SMALL = 768, 258, 384
+"""Gemini's rule: 258 tokens for each tile of 768 × 768 pixels, or for an image of at most 384 pixels."""
 _TOKENS_PER_PAGE = 2_000
 """Text and image of a page. Vendors differ; this overestimates a page of ordinary text."""
 

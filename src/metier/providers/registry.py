@@ -1,6 +1,6 @@
 """The built-in providers. Only this module imports them, and only the one in use.
 
-A new provider is one module with `open_provider(connection)` and one entry here.
+To add a provider, write a module with `open_provider(connection)` and add an entry here.
 """
 
 import importlib
@@ -31,13 +31,13 @@ class Registration(Struct, frozen=True, kw_only=True):
     module: str
     """Has `open_provider(connection: Connection) -> Provider`."""
     keys: tuple[str, ...] = ()
-    """Environment variables for the key, the first one that is set wins; empty if no key is needed."""
+    """Environment variables for the key. The first one that is set wins. Empty if no key is needed."""
     base_url_variable: str = ""
     """Environment variable for another address."""
     header_variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers by the environment variable that holds their value."""
     key_is_optional_elsewhere: bool = False
-    """True if servers at other addresses may not need a key."""
+    """True if servers at other addresses may work without a key."""
 
 
 BUILT_IN: Mapping[str, Registration] = {
@@ -62,7 +62,7 @@ BUILT_IN: Mapping[str, Registration] = {
 
 
 REMOTE = "a2a"
-"""The provider that delegates the task to a remote agent; its models are the names of remote agents."""
+"""The provider that delegates the task to a remote agent. Its models are the names of these agents."""
 
 
 class ProviderChoice(Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class Seams(Struct, frozen=True):
 
 
 MAX_PARTIAL_CHARACTERS = 8_000
-"""Length of the recorded text of an interrupted reply: its start and its end."""
+"""Maximum length of the recorded text of an interrupted reply, which keeps its start and its end."""
 
 type Emit = Callable[[Payload], None]
 
@@ -134,7 +134,7 @@ def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
         return back_off(turn.policy, attempt, turn.seams.draw)
     if after > _get_longest_wait(turn):
         return None
-    # Never earlier than the server asked, with jitter so that clients don't return at the same moment.
+    # Never earlier than the server asked, with jitter so that clients don't all retry at the same moment.
     return after + turn.seams.draw() * min(turn.policy.base_delay_seconds, 1.0)
 
 
@@ -172,7 +172,7 @@ def _record_text(observe: Observer | None, shown: list[str]) -> Observer | None:
 
 
 def _interrupted(meta: LlmRequestMeta, shown: list[str], turn: Turn) -> LlmRequestFailed:
-    """Build the event for a request ended by a signal, a time limit or a cancellation."""
+    """Build the event for a request that a signal, a time limit or a cancellation interrupted."""
     return LlmRequestFailed(
         turn=turn.number,
         meta=meta,

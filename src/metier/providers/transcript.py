@@ -1,7 +1,7 @@
-"""Histories that every vendor accepts: each call answered right after it, short unique ids, no foreign reasoning.
+"""Histories that every vendor accepts: a result right after each call, short unique ids, no reasoning of other vendors.
 
-Pure. A history is split into segments (messages of the model, then messages to it). Each is converted on its own, and
-its JSON is cached by the identity of its messages, so a turn doesn't convert the whole history again.
+Pure. A history is split into segments (messages of the model, then messages to it). Each one is converted on its own,
+and its JSON is cached by the identity of its messages, so a turn doesn't convert the whole history again.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from metier.decisions import read_failure
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest
-from metier.providers.json_values import Wire, serialise
+from metier.providers.json_values import Wire, serialize
 
 NO_RESULT = "No result: the call was interrupted before it finished"
 CONTINUE = "Continue."
 OMITTED = "(Earlier messages were left out.)"
 
 OPEN_PIECES = 2
-"""Number of pieces at the end that stay open: a vendor may mark them, and the last one may grow."""
+"""Number of pieces at the end that may still change: a vendor marks them for its cache, and the last one may grow."""
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -39,11 +39,11 @@ class Dialect(Struct, frozen=True, kw_only=True):
     """The requirements of one wire format."""
 
     provider: str
-    """Reasoning of other providers is omitted."""
+    """Only reasoning of this provider is sent."""
     max_id_length: int
     to_wire: Callable[[Turn], list[Wire]]
     variant: str = ""
-    """Distinguishes wire forms of one provider that must not share a cache."""
+    """Distinguishes wire formats of one provider, which must not share cached JSON."""
 
 
 def render_result(part: ToolResultPart) -> str:
@@ -54,7 +54,7 @@ def render_result(part: ToolResultPart) -> str:
 
 class Segment(NamedTuple):
     replies: tuple[Message, ...]
-    """Messages of the model; empty only in the first segment."""
+    """Messages of the model. Only the first segment may have none."""
     inputs: tuple[Message, ...]
     """Messages to the model."""
 
@@ -106,7 +106,7 @@ class HistoryCache:
         known = self._heads.get(kind)
         if known is not None and _has_same_head(known[0], request):
             return known[1]
-        encoded = serialise(build())[:-1]
+        encoded = serialize(build())[:-1]
         self._heads[kind] = (request, encoded)
         return encoded
 
@@ -183,7 +183,7 @@ def build_piece(turns: tuple[Turn, ...], dialect: Dialect, messages: tuple[Messa
 
 
 def encode_wires(wires: Sequence[Wire]) -> bytes:
-    return b",".join(map(serialise, wires))
+    return b",".join(map(serialize, wires))
 
 
 def encode_body(head: bytes, key: str, history: History) -> bytes:
@@ -193,7 +193,7 @@ def encode_body(head: bytes, key: str, history: History) -> bytes:
 
 
 def _has_same_head(one: ModelRequest, other: ModelRequest) -> bool:
-    # Tools and schema are compared by identity: comparing their values costs as much as encoding them.
+    # Tools and schema are compared by identity, because comparing their values takes as long as encoding them.
     return (
         one.tools is other.tools
         and one.response_schema is other.response_schema
@@ -277,12 +277,12 @@ def _convert(segment: Segment, dialect: Dialect, cache: HistoryCache, *, seen: s
         cache.add_piece(key, piece)
     if seen.isdisjoint(piece.ids):
         return piece
-    # An id is taken in this history, so this piece gets other ids and is not cached.
+    # An earlier segment of this history uses the same id, so this piece gets other ids and is not cached.
     return build_piece(tuple(convert_segment(segment, dialect, seen)), dialect, messages)
 
 
 def _append(pieces: list[Piece], piece: Piece, dialect: Dialect) -> bool:
-    """Append a piece. Return False if a side had no usable content, so that two turns of the other were merged."""
+    """Append a piece. Return False if a side had no content, so that it was skipped or two turns were merged."""
     if not piece.turns:
         return False
     before = pieces[-1].turns if pieces else ()
@@ -321,7 +321,7 @@ class _Results:
         return result if result.call_id == wire_id else replace(result, call_id=wire_id)
 
     def list_rest(self) -> Iterator[Part]:
-        """Yield the other parts, and results without a call as text."""
+        """Yield the remaining parts, with results that have no call as text."""
         for part in self._parts:
             match part:
                 case ToolResultPart():

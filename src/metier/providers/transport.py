@@ -47,7 +47,7 @@ def open_http_client(url: str) -> httpx2.AsyncClient:
 
 @contextmanager
 def exchange(provider: str, seconds: float) -> Generator[None]:
-    """Apply one deadline to the block, and turn every failure into a `CallFailed`."""
+    """Apply one deadline to the block, and convert every failure to a `CallFailed`."""
     try:
         with anyio.fail_after(seconds):
             yield
@@ -105,7 +105,7 @@ def _describe_mismatch(error: ValidationError) -> str:
 
 
 def _quote(body: bytes) -> str:
-    """Return the first characters as one line."""
+    """Return the first characters of a body as one line."""
     return one_line(body[:_QUOTED_BYTES].decode("utf-8", "replace"), _QUOTED_CHARACTERS)
 
 
@@ -179,7 +179,7 @@ type CheckEvent = Callable[[Wire], None]
 
 
 class Rest:
-    """A server with a REST interface: its address, its headers, and its own client, opened at the first request."""
+    """A REST client for one server. Its connection is opened with the first request."""
 
     def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
         self.root = root.rstrip("/")
@@ -214,7 +214,7 @@ class Rest:
             await response.aclose()
 
     async def get(self, path: str) -> Wire:
-        """Return the JSON object at an address. Raises like `fetch`; use it inside `exchange`, too."""
+        """Return the JSON object at an address. Raises the same errors as `fetch`. Use it inside `exchange`."""
         response = await self._send("GET", path)
         try:
             if not response.is_success:

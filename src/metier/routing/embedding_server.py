@@ -8,7 +8,7 @@ import anyio
 from metier.providers.connection import Connection, Server
 from metier.providers.facts import FactBook
 from metier.providers.failures import CallFailed, ReplyBroken
-from metier.providers.json_values import as_list, as_objects, serialise
+from metier.providers.json_values import as_list, as_objects, serialize
 from metier.providers.transport import Rest, exchange
 from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.similar import EmbeddingsFailed
@@ -50,7 +50,7 @@ class _Server:
 
     async def embed(self, texts: Sequence[str]) -> list[Vector | None]:
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
-        reply = await self._rest.fetch("/embeddings", serialise(body))
+        reply = await self._rest.fetch("/embeddings", serialize(body))
         return _read_vectors(as_objects(reply.get("data")), len(texts))
 
 

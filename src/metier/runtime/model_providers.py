@@ -16,7 +16,7 @@ from metier.providers.connection import Connection
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.model_names import parse_model_name
-from metier.providers.offline.plan import Places
+from metier.providers.offline.plan import PlaceholderValues
 from metier.providers.offline.progress import read_task
 from metier.providers.offline.provider import build_offline
 from metier.providers.options import OFFLINE, ModelOptions, RemoteAgentOptions, find_key_variable, read_agents
@@ -180,17 +180,17 @@ def _open_offline(host: Host, skill_index: SkillIndex, run: PreparedRun) -> Prov
     run_folder = run.folder
     named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
     is_chosen = named is not None and INHERIT not in named
-    places = Places(
+    placeholders = PlaceholderValues(
         workspace=str(host.workspace),
         artifacts=str(run_folder / "artifacts"),
         previous=str(run_folder / RESULTS),
-        has_given=bool(run.given_results),
+        has_earlier_results=bool(run.given_results),
     )
     packages = tuple(skill_index.packages.values())
     return build_offline(
         packages,
         _rank(skill_index),
-        places=places,
+        placeholders=placeholders,
         # The author of the step has chosen: how well the words match does not matter then.
         min_score=0 if is_chosen else host.settings.skills.prefilter_min_score,
         max_turns=run.max_turns or (run.order.limits if run.order else host.settings.runtime).max_turns,

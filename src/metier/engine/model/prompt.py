@@ -14,7 +14,7 @@ from metier.context.budget import FittedPrompt, TokenBudget, fit
 from metier.context.control import PLAN, build_control_specs, choose_specs
 from metier.context.decoder import Decoder, Undecodable, build_decision_schema, render_protocol, repair_request
 from metier.context.disclosure import render_catalog
-from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
+from metier.context.layers import Disclosed, Exchange, Prompt, without_native_calls
 from metier.context.operating import Subjects
 from metier.context.tokens import estimate_tokens
 from metier.definitions.references import find_limit
@@ -202,7 +202,7 @@ def fit_request(
     """Return the request that fits the budget. Raises `PromptTooLarge`."""
     offer = get_offer(state, services, disabled=asking.disabled, is_json=asking.is_json)
     if asking.is_json:
-        prompt = replace(prompt, protocol=offer.protocol, run=tuple(tell_in_words(each) for each in prompt.run))
+        prompt = replace(prompt, protocol=offer.protocol, run=tuple(without_native_calls(each) for each in prompt.run))
     tools = () if asking.is_json else offer.tools
     fitted = fit(
         prompt,

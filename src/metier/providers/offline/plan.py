@@ -1,6 +1,6 @@
 """Plans of the offline provider: the skill for each part of a request, and the arguments of its script. Pure.
 
-The same request, skills and scores always give the same plan, so a resumed or replayed run computes it again.
+The same request, skills and scores always give the same plan, so resumed and replayed runs compute the same one.
 """
 
 import re
@@ -11,12 +11,12 @@ from msgspec import Struct
 from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.skill import Entrypoint
-from metier.providers.offline.request import list_keywords, list_matched, read_request, split_parts, split_weakly
+from metier.providers.offline.request import list_keywords, list_matched, read_request, split_at_weak, split_parts
 
 MIN_SCORE = 55.0
-"""Lowest score, of 100, at which a skill is used. Running a wrong script is worse than reporting that none matches."""
+"""Minimum score, out of 100, of a skill that is used. Running a wrong script is worse than running none."""
 WEAK_MIN_SCORE = 60.0
-"""Score that both sides of a weak joint must reach, with different skills, to be separate steps."""
+"""Minimum score of both sides of a weak separator, for different skills, to become separate steps."""
 MAX_STEPS = 50
 MAX_PIECES = 24
 """Maximum number of pieces in one part; the last piece keeps the rest of the text."""
@@ -38,18 +38,18 @@ class OfflineSkill(Struct, frozen=True, kw_only=True):
     scripts: tuple[str, ...] = ()
     """Canonical names, with `.py`."""
     inputs: tuple[str, ...] | None = None
-    """Inputs of its `impl.py`; None without one."""
+    """Inputs of its `impl.py`; None if it has none."""
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class PlaceholderValues(Struct, frozen=True, kw_only=True):
     """Values for the placeholders of an entrypoint."""
 
     workspace: str
     artifacts: str
     previous: str
-    """A JSON file with the results of earlier steps, updated by the run."""
-    has_given: bool = False
-    """True if the task that this run is a step of already has results of earlier steps."""
+    """A JSON file with the results of earlier steps, which the run updates."""
+    has_earlier_results: bool = False
+    """True if this run is a step of a task that already has results of earlier steps."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -59,9 +59,9 @@ class Step(Struct, frozen=True, kw_only=True):
     text: str
     skill: OfflineSkill | None = None
     reason: str = ""
-    """The reason for this skill: its score and the matched words."""
+    """Why this skill was chosen: its score and the matched words."""
     problem: str = ""
-    """The reason that the part can't be done; empty if it can."""
+    """Why the part can't be done; empty if it can."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     skills: tuple[OfflineSkill, ...]
     rank: Rank
-    places: Places
+    placeholders: PlaceholderValues
     min_score: float = MIN_SCORE
     only: str = ""
     """The skill for the whole request, if the user named one."""
@@ -106,8 +106,8 @@ class Planner(Struct, frozen=True, kw_only=True):
         return self.rank(text[:RANKED_CHARACTERS])
 
     def _split_by_skill(self, part: str) -> list[str]:
-        """Split at the weak joints whose two sides clearly belong to different skills."""
-        spans = split_weakly(part)[:MAX_PIECES]
+        """Split at the weak separators whose two sides clearly belong to different skills."""
+        spans = split_at_weak(part)[:MAX_PIECES]
         if len(spans) == 1:
             return [part]
         pieces: list[str] = []
@@ -121,7 +121,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         return [_trim_end(piece) for piece in [*pieces, part[start:]]]
 
     def _get_clear_skill(self, text: str) -> str:
-        """Return the name of the skill that the text is clearly about, or an empty string."""
+        """Return the skill that clearly matches the text, or an empty string."""
         named = list_named(text, self.skills)
         if named:
             return named[0].name
@@ -129,7 +129,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         return best[0] if best[1] >= max(WEAK_MIN_SCORE, self.min_score) else ""
 
     def _choose(self, part: str) -> list["_Choice"]:
-        """Choose the skills that the part names, or else the best one."""
+        """Choose the skills that the part names or, if there are none, the best match."""
         named = list_named(part, self.skills)
         if named:
             return [_Choice(skill, reason="named in the request") for skill in named]
@@ -167,13 +167,15 @@ class _Choice(Struct, frozen=True):
     problem: str = ""
 
 
-def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_previous: bool) -> ScriptCall:
+def build_script_call(
+    skill: OfflineSkill, text: str, placeholders: PlaceholderValues, *, has_previous: bool
+) -> ScriptCall:
     """Build the call of a callable skill with its known inputs, or of an entrypoint with its placeholders filled."""
     keywords = ",".join(list_keywords(text, without=frozenset({skill.name.casefold()})))
     values = {
-        "workspace": places.workspace,
-        "artifacts": places.artifacts,
-        "previous": places.previous if has_previous else "",
+        "workspace": placeholders.workspace,
+        "artifacts": placeholders.artifacts,
+        "previous": placeholders.previous if has_previous else "",
         "task": _argument(text, TASK_BYTES),
         "keywords": _argument(keywords, KEYWORDS_BYTES),
     }
@@ -220,7 +222,7 @@ def _get_problem(skill: OfflineSkill) -> str:
 
 
 def _argument(text: str, max_bytes: int) -> str:
-    # One bounded line without dashes in front, so that no script mistakes it for an option.
+    # One short line without leading dashes, so that no script mistakes it for an option.
     line = " ".join(text.split()).lstrip("-–— ")
     return line.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
 

@@ -1,7 +1,7 @@
-"""The run's progress, read from a request's transcript: the task, the calls, their results. Pure.
+"""The run's progress, read from the messages of a request: the task, the calls, their results. Pure.
 
-Only the structure is read, never the wording: a call is identified by its id, a skill's content by its label at the
-very start of a part. So the text of a tool result or a skill can't change the plan.
+Only the structure is read, never the wording: a call is identified by its id, and skill content by its label at the
+start of a part. So the text of a tool result or a skill can't change the plan.
 """
 
 import re
@@ -30,12 +30,12 @@ class Attempt(Struct, frozen=True, kw_only=True):
     call: ScriptCall
     ok: bool
     text: str
-    """The tool's answer, or the reason that there is none."""
+    """The tool's result, or the reason that there is none."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
     turn: int = 1
-    """The turn to answer."""
+    """The number of the current turn."""
     active_skill: str = ""
     """The last known active skill."""
     fallback: str = ""
@@ -44,7 +44,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     rejected: tuple[tuple[int, str], ...] = ()
     """Steps whose skill could not be activated, with the reason."""
     forgotten: int = 0
-    """Number of the last step whose turn is no longer in the transcript."""
+    """Number of the last step whose turn is no longer in the messages."""
 
     def list_attempts(self, step: int) -> list[Attempt]:
         return [attempt for attempt in self.attempts if attempt.step == step]
@@ -153,7 +153,7 @@ def _get_active_skill(calls: Sequence[_Call]) -> str:
 
 
 def _get_fallback(calls: Sequence[_Call], task: Message) -> str:
-    """Return the skill whose content was loaded after a failure without a call of this provider."""
+    """Return the fallback skill that the run loaded by itself after the last script failed."""
     scripts = [call for call in calls if call.turn == calls[-1].turn and call.script]
     if not scripts or scripts[-1].ok:
         return ""

@@ -23,7 +23,7 @@ from metier.providers.base import Delta, ModelRequest, Observer, OneTool
 from metier.providers.offline.plan import (
     MIN_SCORE,
     OfflineSkill,
-    Places,
+    PlaceholderValues,
     Plan,
     Planner,
     Rank,
@@ -42,7 +42,7 @@ MAX_TURNS = 8
 
 
 class OfflineProvider:
-    """Answers without a model, using skills with a routing score of at least `min_score`, or the skill `only`.
+    """Answers without a model, using skills with a routing score of at least `min_score`, or only the skill `only`.
 
     In turn `max_turns`, the run's limit, it finishes with the results so far instead of being stopped.
     """
@@ -52,12 +52,14 @@ class OfflineProvider:
         *,
         skills: Sequence[OfflineSkill],
         rank: Rank,
-        places: Places,
+        placeholders: PlaceholderValues,
         min_score: float = MIN_SCORE,
         max_turns: int = MAX_TURNS,
         only: str = "",
     ) -> None:
-        self._planner = Planner(skills=tuple(skills), rank=rank, places=places, min_score=min_score, only=only)
+        self._planner = Planner(
+            skills=tuple(skills), rank=rank, placeholders=placeholders, min_score=min_score, only=only
+        )
         self._max_turns = max_turns
 
     @property
@@ -83,7 +85,7 @@ def build_offline(
     packages: Sequence[SkillPackage],
     rank: Rank,
     *,
-    places: Places,
+    placeholders: PlaceholderValues,
     min_score: float = MIN_SCORE,
     max_turns: int = MAX_TURNS,
     only: str = "",
@@ -99,11 +101,13 @@ def build_offline(
         )
         for package in packages
     ]
-    return OfflineProvider(skills=skills, rank=rank, places=places, min_score=min_score, max_turns=max_turns, only=only)
+    return OfflineProvider(
+        skills=skills, rank=rank, placeholders=placeholders, min_score=min_score, max_turns=max_turns, only=only
+    )
 
 
 def _find_inputs(skill: SkillDefinition) -> tuple[str, ...] | None:
-    """Find the names of its inputs in its contract; None if it is not a callable skill."""
+    """Find the names of a callable skill's inputs in its contract. Return None for other skills."""
     if find_impl(skill) is None:
         return None
     inner = skill.contract.find("contract")
@@ -174,11 +178,11 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return "use_skill" in self.offered and step.skill is not None and step.skill.name != active
 
     def _has_room_for(self, turns: int) -> bool:
-        """Return True if so many turns remain after this one; the last turn reports the result."""
+        """Return True if this many turns remain after this one. The last turn reports the result."""
         return self.progress.turn + turns <= self.max_turns
 
     def _find_step_for_fallback(self) -> Step | None:
-        """Find the step that just failed, if the skill that became active after it can do it too."""
+        """Find the step that just failed, if the fallback skill can do it too."""
         skill = self.planner.find(self.progress.fallback) if self.progress.fallback else None
         can_work = skill is not None and (skill.entrypoint is not None or skill.inputs is not None)
         if skill is None or not can_work or not self.progress.attempts:
@@ -192,15 +196,15 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return instead if self._is_offered(instead) else None
 
     def _get_covered(self) -> frozenset[int]:
-        """Return the numbers of open steps whose exact call already succeeded. It isn't repeated."""
+        """Return the numbers of open steps whose exact call already succeeded and isn't repeated."""
         made = {attempt.call for attempt in self.progress.attempts if attempt.ok}
         open_steps = [step for step in self.plan.steps if not is_settled(step, self.progress)]
         return frozenset(step.number for step in open_steps if self._script_call(step) in made)
 
     def _script_call(self, step: Step) -> ScriptCall:
         assert step.skill is not None, "a step without a skill has a problem and is never called"
-        has_previous = self.progress.has_results or self.planner.places.has_given
-        return build_script_call(step.skill, step.text, self.planner.places, has_previous=has_previous)
+        has_previous = self.progress.has_results or self.planner.placeholders.has_earlier_results
+        return build_script_call(step.skill, step.text, self.planner.placeholders, has_previous=has_previous)
 
     def _use(self, step: Step) -> ToolCallPart:
         assert step.skill is not None, "a step without a skill has a problem and is never called"
@@ -268,7 +272,7 @@ def _build_text_reply(text: str) -> ModelReply:
 
 
 def _reject_json_mode() -> ModelReply:
-    """Report that nothing can be planned without tools, in the requested JSON format."""
+    """Report, in the requested JSON format, that nothing can be planned without tools."""
     result = (
         "Nothing was done: the offline provider calls tools, and model.structured_output_mode 'json' offers none. "
         "Set it to 'native'."
@@ -303,7 +307,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     """The parts of the result that don't come from the steps."""
 
     blocked: str
-    """The reason that steps were not tried."""
+    """Why steps were not tried."""
     covered: frozenset[int] = frozenset()
     """Steps whose exact call was already made for another step."""
     hint: str = ""
@@ -357,7 +361,7 @@ def is_settled(step: Step, progress: Progress) -> bool:
 
 
 def read_produced(text: str) -> Produced:
-    """Read the summary and the files of a script's answer, or the first characters of other text."""
+    """Read the summary and the files from a script's JSON, or the first characters of other text."""
     success = read_success(text)
     if success is None:
         return Produced(one_line(_read_truncated_summary(text) or text, SUMMARY_CHARACTERS))
@@ -443,7 +447,7 @@ def _quote(step: Step) -> str:
 
 
 def _read_truncated_summary(text: str) -> str:
-    # A truncated answer lacks its middle, so it isn't valid JSON; the summary is at the start.
+    # Truncated output lacks its middle, so it isn't valid JSON, but its summary is at the start.
     match = _SUMMARY_AT_START.match(text)
     if match is None:
         return ""

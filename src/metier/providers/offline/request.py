@@ -1,6 +1,6 @@
-"""Split a request into parts, in the order in which they must be done. Pure: text in, texts out.
+"""The parts of a request, in the order in which they must be done, and its keywords. Pure.
 
-There are two kinds of joints. A *strong* one ("then", ";", a numbered list) always splits. At a *weak* one ("and
+There are two kinds of separators. A *strong* one ("then", ";", a numbered list) always splits. At a *weak* one ("and
 write …", ", find …", a new sentence) the planner, which knows the skills, decides. Nothing is split inside quotes, code
 or brackets.
 """
@@ -58,7 +58,7 @@ cherche crée fais liste montre rédige résume trouve écris
 busca crea encuentra escribe haz lista muestra redacta resume
 """
 VERBS = tuple(sorted(frozenset(_VERB_TEXT.split())))
-"""Verbs that open an instruction. After "and", a comma or a full stop they may start another part."""
+"""Verbs that start an instruction. After "and", a comma or a period they may start another part."""
 
 _WORD = re.compile(r"[^\W_](?:[\w./+#'’-]*[\w+#])?")
 _QUOTED = re.compile(
@@ -68,7 +68,7 @@ _QUOTED = re.compile(
 
 
 def split_words(text: str) -> list[str]:
-    """Split into words as written; paths, versions and hyphenated names stay whole."""
+    """Split into words as they are written. Paths, versions and hyphenated names are one word."""
     return _WORD.findall(text)
 
 
@@ -79,9 +79,9 @@ def list_content_words(text: str) -> list[str]:
 
 
 def list_keywords(text: str, *, without: frozenset[str] = frozenset()) -> list[str]:
-    """List the search terms of a request: its quoted phrases, or else its content words that don't just ask.
+    """List the search terms of a request: its quoted phrases or, if it has none, its content words.
 
-    `without` has more words to skip, in lower case, such as the name of the skill.
+    `without` has words to skip, in lower case, such as the name of the skill.
     """
     quoted = [next(group for group in match.groups() if group) for match in _QUOTED.finditer(text)]
     phrases = [" ".join(phrase.replace(",", " ").split()) for phrase in quoted]
@@ -127,7 +127,7 @@ _VERB_FIRST = re.compile(
     rf"(?:,\s+|\s+)(?:und\s+)?(?=(?:{'|'.join(VERBS)})\s+(?:dann|danach|anschließend|zuletzt|zum\s+schluss)\b)",
     re.IGNORECASE,
 )
-"""In German the verb precedes the joint: "und schreibe danach …"."""
+"""In German the verb precedes the separator: "und schreibe danach …"."""
 _LATER = re.compile(
     rf"{_ENDED}(?:finally|lastly|at\s+the\s+end|in\s+the\s+end|zum\s+schluss|schlie(?:ß|ss)lich|zuletzt|abschließend"
     r"|enfin|finalement|finalmente|por\s+último|al\s+final)\b[,:]?\s+"
@@ -166,15 +166,15 @@ _AFTER_DOING = re.compile(r"^after\s+(\w+ing\b[^,]{1,300}),\s+(?:then\s+)?(.+)$"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
 
 
-class Joint(NamedTuple):
+class Separator(NamedTuple):
     start: int
     end: int
     swaps: bool = False
-    """The text after the joint must be done before the text in front of it."""
+    """True if the part after the separator must be done before the part in front of it."""
 
 
 class RequestText(Struct, frozen=True):
-    """A normalized, bounded request with the spans in which nothing is split."""
+    """A normalized request of limited length, with the spans in which nothing is split."""
 
     text: str
     is_truncated: bool = False
@@ -194,16 +194,16 @@ def read_request(text: str) -> RequestText:
 
 
 def split_parts(request: RequestText) -> list[str]:
-    """Split at strong joints, in the order in which the parts must be done."""
-    pieces = [part for item in _split_items(request) for part in _split_joints(_protect(item))]
+    """Split at strong separators, in the order in which the parts must be done."""
+    pieces = [part for item in _split_items(request) for part in _split_at_strong(_protect(item))]
     several = len(pieces) > 1
     stripped = [_strip_opening(piece, several=several) for piece in pieces]
     ordered = [part for piece in stripped for part in _split_after(piece)]
     return [part for part in ordered if list_content_words(part)]
 
 
-def split_weakly(part: str) -> list[Span]:
-    """Return the spans between weak joints. One word is not a piece: "find and list" is one action."""
+def split_at_weak(part: str) -> list[Span]:
+    """Return the spans between weak separators. A single word is no span of its own: "find and list" is one action."""
     request = _protect(part)
     spans: list[Span] = []
     start = 0
@@ -230,7 +230,7 @@ def _split_items(request: RequestText) -> list[str]:
     before = text[: marks[0][0]].strip()
     ends = [start for start, _ in marks[1:]] + [len(text)]
     items = [text[mark[1] : end].strip() for mark, end in zip(marks, ends, strict=True)]
-    # "Please do the following:" announces the list; it is not a task of its own.
+    # "Please do the following:" introduces the list; it is not a task of its own.
     return items if not before or before.endswith((":", "：")) else [before, *items]
 
 
@@ -243,28 +243,28 @@ def _list_inline_items(request: RequestText) -> list[Span]:
     return found
 
 
-def _split_joints(request: RequestText) -> list[str]:
+def _split_at_strong(request: RequestText) -> list[str]:
     pieces: list[str] = []
     start, swaps = 0, False
-    for joint in [*_list_joints(request), Joint(len(request.text), len(request.text))]:
-        piece = request.text[start : joint.start].strip()
+    for separator in [*_list_separators(request), Separator(len(request.text), len(request.text))]:
+        piece = request.text[start : separator.start].strip()
         if piece:
             pieces.insert(len(pieces) - (1 if swaps and pieces else 0), piece)
-        start, swaps = joint.end, joint.swaps
+        start, swaps = separator.end, separator.swaps
     return pieces
 
 
-def _list_joints(request: RequestText) -> list[Joint]:
-    """List the strong joints in order, without overlaps."""
-    found = [Joint(*match.span(), swaps=True) for match in _BUT_FIRST.finditer(request.text)]
+def _list_separators(request: RequestText) -> list[Separator]:
+    """List the strong separators in order, without overlaps."""
+    found = [Separator(*match.span(), swaps=True) for match in _BUT_FIRST.finditer(request.text)]
     for pattern in (_VERB_FIRST, _LATER, _PLAIN):
-        found += [Joint(*match.span()) for match in pattern.finditer(request.text)]
-    found += [Joint(*match.span()) for match in _THEN.finditer(request.text) if _follows(request, match)]
-    joints: list[Joint] = []
-    for joint in sorted(found, key=lambda each: (each.start, -each.end)):
-        if request.can_split(joint.start) and (not joints or joint.start >= joints[-1].end):
-            joints.append(joint)
-    return joints
+        found += [Separator(*match.span()) for match in pattern.finditer(request.text)]
+    found += [Separator(*match.span()) for match in _THEN.finditer(request.text) if _follows(request, match)]
+    separators: list[Separator] = []
+    for separator in sorted(found, key=lambda each: (each.start, -each.end)):
+        if request.can_split(separator.start) and (not separators or separator.start >= separators[-1].end):
+            separators.append(separator)
+    return separators
 
 
 def _follows(request: RequestText, match: re.Match[str]) -> bool:

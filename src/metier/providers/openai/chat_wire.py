@@ -28,7 +28,7 @@ from metier.providers.json_values import (
     as_objects,
     as_text,
     read_arguments,
-    serialise,
+    serialize,
 )
 from metier.providers.media import build_data_url, describe_absent, is_picture
 from metier.providers.tool_names import own_names, wire_name
@@ -48,7 +48,7 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 def build_body(
     request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool, own_server: bool
 ) -> bytes:
-    """`own_server`: OpenAI's own server; others only know the older name of the token limit."""
+    """Build the request. `own_server` is False for other servers, which only know the older name of the token limit."""
 
     def build() -> Wire:
         return _build_head(request, facts, stream=stream, own_server=own_server)
@@ -226,7 +226,7 @@ def _with_system(request: ModelRequest, history: History) -> History:
     text = "\n\n".join(block.text for block in request.system if block.text)
     if not text:
         return history
-    return replace(history, first=serialise({"role": "system", "content": text}))
+    return replace(history, first=serialize({"role": "system", "content": text}))
 
 
 def _assistant_message(turn: Turn) -> Wire:

@@ -19,7 +19,7 @@ _OWN_HOST = "api.openai.com"
 
 
 class OpenAIProvider:
-    """OpenAI itself, llama.cpp, Ollama, vLLM, LM Studio and other servers with its format."""
+    """Models of OpenAI, or of servers with its format: llama.cpp, Ollama, vLLM, LM Studio and others."""
 
     name = chat.NAME
 
@@ -28,7 +28,7 @@ class OpenAIProvider:
         self._server = Server(self.name, connection.key)
         self._cache = HistoryCache()
         root = connection.base_url or ADDRESS
-        # No header without a key: some servers reject keys that they don't know.
+        # No header without a key, because some servers reject unknown keys.
         headers = {"Authorization": f"Bearer {connection.key}"} if connection.key else {}
         self._rest = Rest(connection, self._server, root=root, headers=headers)
         self._is_own_server = urlsplit(root).hostname == _OWN_HOST

@@ -50,7 +50,7 @@ def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *,
 
 
 def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
-    """The part of a request that costs input tokens."""
+    """Build the request that counts input tokens."""
     return _encode(cache.encode_head("count", request, lambda: _build_head(request)), request, cache)
 
 
