@@ -17,11 +17,6 @@ def load_text(name: str) -> str:
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8").strip()
 
 
-@cache
-def has_text(name: str) -> bool:
-    return (_FOLDER / f"{name}.md").is_file()
-
-
 type Schema = dict[str, JsonValue]
 
 _PARAMETERS = "\n## Parameters\n"
