@@ -7,7 +7,7 @@ import pytest
 from metier.events.model import LlmRequestFailed, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
 from metier.events.payload import Payload
 from metier.messages import ModelReply, TextPart, user
-from metier.providers.base import Delta, ModelRequest
+from metier.providers.base import Delta, ModelRequest, Seams
 from metier.providers.facts import load_facts
 from metier.providers.failures import (
     AuthFailed,
@@ -26,7 +26,6 @@ from metier.providers.failures import (
 from metier.providers.retry import (
     Candidate,
     RetryPolicy,
-    Seams,
     Turn,
     back_off,
     reply_with_retries,

@@ -214,12 +214,12 @@ def _truncate(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
         left_out = f"[… {len(lines) - count} of {len(lines)} lines left out; ask for a section …]"
         return "\n".join([*lines[:count], left_out])
 
-    count = _find_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
+    count = _compute_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
     if count:
         return keep(count), True
     # The first line alone exceeds the limit: return its start.
     first, mark = lines[0], keep(0)
-    length = _find_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
+    length = _compute_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
     return (f"{first[:length]}\n{mark}" if length else ""), True
 
 
@@ -231,7 +231,7 @@ def _count_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _find_most(most: int, fits: Callable[[int], bool]) -> int:
+def _compute_most(most: int, fits: Callable[[int], bool]) -> int:
     """Find the greatest number up to `most` that fits, by bisection. Return 0 if none does."""
     return bisect_right(range(1, most + 1), x=False, key=lambda number: not fits(number))
 

@@ -26,11 +26,11 @@ from metier.engine.turn_cache import TurnCache
 from metier.events.payload import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
-from metier.providers.base import Observer, Provider
+from metier.providers.base import Observer, Provider, Seams
 from metier.providers.facts import FactBook
 from metier.providers.feature_support import FeatureMemory, FeatureSupport
 from metier.providers.options import ModelOptions
-from metier.providers.retry import Candidate, Seams
+from metier.providers.retry import Candidate
 from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine

@@ -3,13 +3,17 @@
 A provider translates and sends. `providers.retry` retries, `context` keeps budgets, and `engine` interprets replies.
 """
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+import anyio
 from msgspec import Struct
+from msgspec import field as struct_field
 from pydantic import JsonValue
 
+from metier.ids import Clock, SystemClock
 from metier.messages import Message, ModelReply, ToolSpec
 
 # Dataclasses, not Structs: providers of plugins get these values and may call `dataclasses.replace` with them.
@@ -99,3 +103,15 @@ class ListsModels(Protocol):
     async def list_models(self, *, seconds: float) -> tuple[str, ...]:
         """Return the models of this key in the server's order. Raises `CallFailed`, `NotFound` without such a list."""
         ...
+
+
+type Sleep = Callable[[float], Awaitable[None]]
+
+
+class Seams(Struct, frozen=True):
+    """Clock, sleep and random numbers of model calls, replaceable in tests."""
+
+    clock: Clock = struct_field(default_factory=SystemClock)
+    sleep: Sleep = anyio.sleep
+    draw: Callable[[], float] = random.random
+    """Returns a number in [0, 1)."""

@@ -3,8 +3,7 @@
 One call of `reply_with_retries` is one turn, regardless of the number of attempts.
 """
 
-import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,24 +12,11 @@ from msgspec import Struct, field, structs
 
 from metier.events.model import LlmRequestFailed, LlmRequestMeta, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
 from metier.events.payload import Payload
-from metier.ids import Clock, SystemClock
 from metier.messages import ModelReply, TextPart, ToolCallPart
-from metier.providers.base import Delta, ModelRequest, Observer, Provider
+from metier.providers.base import Delta, ModelRequest, Observer, Provider, Seams
 from metier.providers.facts import FactBook, cost_usd
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed, ContextTooLong
 from metier.telemetry.excerpt import cut_middle, one_line
-
-type Sleep = Callable[[float], Awaitable[None]]
-
-
-class Seams(Struct, frozen=True):
-    """Replaceable time and randomness, for tests."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    sleep: Sleep = anyio.sleep
-    draw: Callable[[], float] = random.random
-    """Returns a number in [0, 1)."""
-
 
 MAX_PARTIAL_CHARACTERS = 8_000
 """Maximum length of the recorded text of an interrupted reply, which keeps its start and its end."""
