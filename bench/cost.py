@@ -15,7 +15,7 @@ from metier.store.base import Store
 from metier.store.postgres.database import read_address
 from metier.store.postgres.store import open_postgres_store
 from metier.store.sqlite.store import open_sqlite_store
-from metier.store.usage import DIMENSIONS, Amounts, TotalKey, UsageRow, build_span, spread
+from metier.store.usage import DIMENSIONS, Amounts, TotalKey, UsageRow, build_span, compute_totals
 from services.postgres_server import find_binaries, run_server
 
 RUNS = 100_000
@@ -97,7 +97,7 @@ def _get_start() -> datetime:
 
 
 def _list_runs() -> Iterator[tuple[str, str, str, datetime]]:
-    """ID, task, agent and time of runs spread over four weeks; 300 tasks that come again and again."""
+    """ID, task, agent and time of runs compute_totals over four weeks; 300 tasks that come again and again."""
     for number in range(RUNS):
         at = _get_start() + timedelta(weeks=4) * (number / RUNS)
         yield f"{at:%Y%m%d-%H%M%S}-{number:012x}", f"Do task {number % 300}", f"agent-{number % 7}", at
@@ -107,6 +107,6 @@ def _list_totals() -> Iterator[tuple[object, ...]]:
     totals: dict[TotalKey, Amounts] = {}
     for number, (_, task, agent, at) in enumerate(_list_runs()):
         row = UsageRow(f"{at:%Y-%m-%dT%H}", f"openai/model-{number % 5}", f"skill-{number % 40}", _CALL)
-        for key, amounts in spread([row], agent=agent, task=task).items():
+        for key, amounts in compute_totals([row], agent=agent, task=task).items():
             totals[key] = totals.get(key, Amounts()).plus(amounts)
     return ((*key, *amounts) for key, amounts in totals.items())

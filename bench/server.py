@@ -40,8 +40,8 @@ SEARCHES: dict[str, RunSearch] = {
     "a task": RunSearch(tasks=("task-5",)),
     "a word of one run": RunSearch(words=("note 00042",)),
     "a word of no run": RunSearch(words=("zebra",)),
-    "a cost that no run has": RunSearch(least_cost=1000.0),
-    "the last hour": RunSearch(begun_since=datetime(2026, 12, 1, tzinfo=UTC)),
+    "a cost that no run has": RunSearch(min_cost=1000.0),
+    "the last hour": RunSearch(created_since=datetime(2026, 12, 1, tzinfo=UTC)),
 }
 
 

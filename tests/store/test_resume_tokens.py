@@ -22,13 +22,13 @@ from metier.store.state import (
     open_state_store,
     validate_resume_token,
 )
-from metier.store.tokens import ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+from metier.store.tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.telemetry.redaction import build_redactor
 from metier.testing.fake_machine import FakeMachine
 
 NOON = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 KEYS = ResumeKeys((b"k" * 32,))
-WANTED = Wanted(context_id="ctx:with:colons")
+WANTED = TokenSubject(context_id="ctx:with:colons")
 
 type Open = Callable[..., StateStore]
 

@@ -30,7 +30,7 @@ from metier.store.backend import open_store
 from metier.store.base import keep_renewed
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
 from metier.store.state import StateOptions
-from metier.store.tokens import ResumeKeys, Wanted, check_token, load_resume_keys
+from metier.store.tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys
 
 CLAIM_SECONDS = 20.0
 RENEWAL_SECONDS = 5.0
@@ -193,7 +193,7 @@ class _ClaimedTurn(ConversationTurn, frozen=True, kw_only=True):
             return conversation
         redemption = check_token(
             request.resume_token,
-            Wanted(context_id=request.context_id),
+            TokenSubject(context_id=request.context_id),
             keys=self.keys,
             now=self.conversations.clock.now(),
             message_id=request.message_id,

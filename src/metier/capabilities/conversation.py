@@ -23,7 +23,7 @@ from metier.store.contexts import (
     NewFact,
 )
 from metier.store.state import is_redacted, redact_change
-from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, sign_token
+from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, sign_token
 from metier.telemetry.redaction import Redactor
 
 INPUTS, MEMORY, OUTPUTS, ADVICE, CAPABILITY = "inputs", "memory", "outputs", "advice", "capability"
@@ -203,9 +203,9 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
         if self.keys is None or not response.state.is_resumable or not state.is_resumable:
             return response
         expires_at = self.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
-        wanted = Wanted(context_id=self.context_id)
+        subject = TokenSubject(context_id=self.context_id)
         token = sign_token(
-            wanted, version=state.version, turn=state.current_turn, expires_at=expires_at, keys=self.keys
+            subject, version=state.version, turn=state.current_turn, expires_at=expires_at, keys=self.keys
         )
         return response.model_copy(update={"metadata": response.metadata.model_copy(update={"resume_token": token})})
 

@@ -47,7 +47,7 @@ async def open_store(
         )
     if not _has_driver():
         raise StoreUnavailable("The PostgreSQL driver is not installed", hint=hint_extra("postgres"))
-    # Imported here: the driver takes three times as long to load as the rest of a short command.
+    # Imported here because the driver takes three times as long to load as the rest of a short command.
     from metier.store.postgres.database import read_address
     from metier.store.postgres.store import open_postgres_store
 
@@ -55,7 +55,7 @@ async def open_store(
 
 
 def examine_server(options: StoreOptions, environ: Mapping[str, str], run_ids: Sequence[str]) -> ServerHealth | None:
-    """Check the server's clock and which of these runs it has. Return None if the server can't be asked."""
+    """Check the server's clock, and which of these runs it has. Return None if there is no server to check."""
     if options.backend != "postgres" or not _has_driver() or not environ.get(options.database_url_env, "").strip():
         return None
     from metier.store.postgres.database import check_server

@@ -20,7 +20,7 @@ from metier.store.usage import UsageStore
 
 
 class RunSearch(Struct, frozen=True, kw_only=True):
-    """Search conditions, joined by AND; several values of one field are joined by OR. Empty means no condition."""
+    """Search conditions, joined by AND. Several values of one field are joined by OR. Empty fields are no condition."""
 
     statuses: tuple[TaskState, ...] = ()
     not_statuses: tuple[TaskState, ...] = ()
@@ -34,12 +34,12 @@ class RunSearch(Struct, frozen=True, kw_only=True):
     """IDs of task definitions."""
     not_tasks: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    """Each must occur in the task's text or in the id, ignoring case."""
+    """Words that must all occur in the task's text or in the id, ignoring case."""
     not_words: tuple[str, ...] = ()
-    least_cost: float | None = None
-    most_cost: float | None = None
-    begun_since: datetime | None = None
-    begun_before: datetime | None = None
+    min_cost: float | None = None
+    max_cost: float | None = None
+    created_since: datetime | None = None
+    created_before: datetime | None = None
     without_children: bool = False
     """Exclude runs that another run delegated."""
 
@@ -51,7 +51,7 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("skill", "skills"),
     ("task_id", "tasks"),
 )
-"""Columns compared by equality, and the attributes of `RunSearch` with their values."""
+"""Columns that are compared by equality, and the fields of `RunSearch` with their values."""
 
 
 def quote_like(word: str) -> str:
@@ -68,7 +68,8 @@ class StoredEntry(Struct, frozen=True):
     data: bytes
 
 
-# Dataclasses, not Structs: stores of plugins copy these rows, and equality ignores values that a store assigns.
+# Dataclasses, not Structs: stores of plugins copy these rows with `dataclasses.replace`, and equality ignores values
+# that a store assigns.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,9 @@ class Lease:
     run_id: str
     owner: str
     token: int
-    """Fencing token: it grows with every new holder, and every write must carry the current one."""
+    """The fencing token. It grows with every new holder, and every write must have the current one."""
     left_by: str = field(default="", compare=False)
-    """The previous holder, if it didn't release the lease: its process died or was stopped for too long."""
+    """The previous holder, if it didn't release the lease because it died or was stopped for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +100,12 @@ class RunRow:
     turns: int = 0
     cost_usd: float = 0.0
     tokens: int = 0
-    """Input and output tokens; 0 if the run was last driven by a version that didn't count them."""
+    """Input and output tokens; 0 if the last process that drove the run was of a version that didn't count them."""
     reason: str = ""
     driver: str = ""
-    """The process that holds the lease; empty if none does."""
+    """The process that holds the lease; empty if there is none."""
     left_by: str = ""
-    """The last process that didn't release its lease; empty if the last lease was released or is held."""
+    """The last process, if it didn't release its lease; empty if the lease was released or is held."""
     queue: str = ""
     """The queue whose workers may claim the run; empty if the process that started the run drives it."""
     ending: str = ""
@@ -114,7 +115,7 @@ class RunRow:
     task_id: str = ""
     """The task definition that it runs, or is a step of; empty if there is none."""
     number: int = field(default=0, compare=False)
-    """The position in the order of creation, assigned by the store: the cursor of `list_runs`."""
+    """The position in the order of creation, assigned by the store. The cursor of `list_runs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class ApprovalRow:
     reason: str = ""
     edited_payload: bytes | None = None
     number: int = field(default=0, compare=False)
-    """The position in the order of creation, assigned by the store: the cursor of `list_approvals`."""
+    """The position in the order of creation, assigned by the store. The cursor of `list_approvals`."""
 
 
 class ApprovalAttempt(Struct, frozen=True, kw_only=True):
@@ -149,18 +150,18 @@ class ApprovalAttempt(Struct, frozen=True, kw_only=True):
 
 
 class RecordedDecision(Struct, frozen=True, kw_only=True):
-    """A decision on an approval with the call it was about, for an audit."""
+    """A decision on an approval, with the call in question, for audits."""
 
     attempt: ApprovalAttempt
     run_id: str
     payload: bytes
     edited_payload: bytes | None
     number: int
-    """The order in which decisions were recorded: the cursor of `list_decisions`."""
+    """The position in the order of recording. The cursor of `list_decisions`."""
 
 
 CHANGEABLE = frozenset({"status", "turns", "cost_usd", "tokens", "reason", "model", "ending", "queue", "skill"})
-"""Columns of a run that its driver may change."""
+"""Columns of a run that its driver can change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
 """Statuses of runs that can continue as soon as a process drives them; others wait for a user or have ended."""
@@ -185,14 +186,14 @@ class Store(Protocol):
     def usage(self) -> UsageStore: ...
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
-        """Create a run with the first entries of its journal, all or nothing. Raises `RunExists`.
+        """Create a run with the first entries of its journal in one transaction. Raises `RunExists`.
 
-        Blobs named by its reason or by an entry are kept as long as the run.
+        The blobs that its reason or its entries name are kept as long as the run.
         """
         ...
 
     async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
-        """Create a run durably and take its lease in the same transaction. Raises `RunExists`."""
+        """Create a run durably and acquire its lease in the same transaction. Raises `RunExists`."""
         ...
 
     async def append(
@@ -206,15 +207,15 @@ class Store(Protocol):
         ...
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
-        """Return True as soon as any process writes an entry beyond `after`, or False when the time is over."""
+        """Wait until any process has written an entry after number `after`. Return False if that takes too long."""
         ...
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        """Become the driver of a run whose lease is free or expired. Raises `LeaseHeld`, `RunUnknown`."""
+        """Acquire the lease of a run if it is free or has expired. Raises `LeaseHeld`, `RunUnknown`."""
         ...
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
-        """Take the lease of the oldest run of a queue that can continue and has no driver; None if there is none.
+        """Acquire the lease of a queue's oldest run that can continue and has no driver. Return None without one.
 
         Processes that claim at the same time get different runs.
         """
@@ -239,7 +240,8 @@ class Store(Protocol):
     async def ask_to_end(self, run_id: str, ending: str) -> None:
         """Ask the current or next driver of the run, on any machine, to end it. The first request wins.
 
-        It needs no lease and ends nothing by itself: drivers read the request from the index. Raises `RunUnknown`.
+        It needs no lease and doesn't end the run by itself: the driver reads the request from the index. Raises
+        `RunUnknown`.
         """
         ...
 
@@ -257,7 +259,7 @@ class Store(Protocol):
     ) -> list[RunRow]:
         """List runs, newest first. `before` is the `number` of the previous page's last row; 0 for the first page.
 
-        If more runs than `limit` have the prefix, the page has those whose ids sort last.
+        If more than `limit` runs have the prefix, the page has those with the last ids in sort order.
         """
         ...
 
@@ -268,9 +270,9 @@ class Store(Protocol):
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
     ) -> list[RunRow]:
-        """List ended runs whose parent, if any, has ended too, by their last change, oldest first.
+        """List ended runs by their last change, oldest first, except those whose parent has not ended.
 
-        `after` is the previous page's last row. With `number_below`, only runs created before that one.
+        `after` is the previous page's last row. `number_below` only lists runs with a smaller number.
         """
         ...
 
@@ -279,14 +281,14 @@ class Store(Protocol):
         ...
 
     async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
-        """Delete runs in one transaction and return the deleted ones: a run that is being driven stays.
+        """Delete runs in one transaction and return the deleted ones. Runs that have a driver are not deleted.
 
-        `reclaim` frees the space. With `updated_before`, their journals may stay until `reclaim` drops them together.
+        `reclaim` frees the space. With `updated_before`, journals may remain until `reclaim` drops whole partitions.
         """
         ...
 
     async def reclaim(self, *, updated_before: datetime | None = None) -> None:
-        """Free the space of deleted runs: unnamed blobs, free pages, and whole partitions before a time."""
+        """Free the space of deleted runs: blobs that no run names, free pages, and partitions before a time."""
         ...
 
     async def put_blob(self, data: bytes) -> str:
@@ -294,7 +296,7 @@ class Store(Protocol):
         ...
 
     async def get_blob(self, digest: str) -> bytes:
-        """Return stored bytes. Raises `BlobUnknown`, or `StoreDamaged` if they are not the original ones."""
+        """Return stored bytes. Raises `BlobUnknown`, or `StoreDamaged` if the bytes have changed."""
         ...
 
     async def put_approval(self, lease: Lease, row: ApprovalRow) -> None: ...
@@ -308,7 +310,7 @@ class Store(Protocol):
         reason: str = "",
         edited_payload: bytes | None = None,
     ) -> bool:
-        """Record a decision. Return True for the first one, which counts. Raises `ApprovalUnknown`."""
+        """Record a decision. Only the first one takes effect; return True for it. Raises `ApprovalUnknown`."""
         ...
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
@@ -318,7 +320,7 @@ class Store(Protocol):
     async def list_decisions(
         self, *, decided_by: str = "", status: str = "", before: int = 0, limit: int = 100
     ) -> list[RecordedDecision]:
-        """Decisions on all approvals, newest first. `before` is the `number` of the last row of the page before."""
+        """List decisions on all approvals, newest first. `before` is the `number` of the previous page's last row."""
         ...
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
@@ -341,12 +343,14 @@ _ENOUGH_DIGITS = b"1" * _DIGEST_LENGTH
 
 
 def checksum_of(run_id: str, entry: StoredEntry) -> int:
+    # With the position: a correct entry in the wrong place is damage, too.
     return zlib.crc32(entry.data, zlib.crc32(f"{run_id}/{entry.seq}/{entry.kind}".encode()))
 
 
 def list_digests(data: bytes) -> set[str]:
     """List every sequence of exactly 64 hexadecimal digits: possible digests of blobs."""
-    if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):  # a cheap test first: most entries name no blob
+    # A cheap test first, because most entries name no blob.
+    if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):
         return set()
     return {word.decode("ascii") for word in data.translate(_NOT_HEX).split() if len(word) == _DIGEST_LENGTH}
 
@@ -374,37 +378,37 @@ def make_printable(text: str) -> str:
 
 
 def check_order(entries: Sequence[StoredEntry], first_seq: int) -> None:
-    """Raise `ValueError` if the entries are not consecutive: a bug of the caller."""
+    """Raise `ValueError` if the entries are not consecutive, which is a bug in the caller."""
     if first_seq < 1 or [entry.seq for entry in entries] != list(range(first_seq, first_seq + len(entries))):
         raise ValueError(f"The entries are not consecutive from {first_seq}")
 
 
 def check_terms(owner: str, seconds: float) -> None:
-    """Raise `ValueError` for a lease without an owner or a duration: a bug of the caller."""
+    """Raise `ValueError` for a lease without an owner or a duration, which is a bug in the caller."""
     if not owner or seconds <= 0:
         raise ValueError("A lease needs an owner and a duration")
 
 
 class ServerHealth(Struct, frozen=True, kw_only=True):
     seconds_ahead: float
-    """Difference of the server's clock from this machine's; negative if it is behind."""
+    """Seconds by which the server's clock is ahead of this machine's clock; negative if it is behind."""
     error_seconds: float
-    """Possible error of the difference: half of the round trip."""
+    """Maximum error of that difference: half of the round trip."""
     known: frozenset[str] = frozenset()
-    """The requested runs that the server has."""
+    """Those of the given runs that the server has."""
 
 
 @asynccontextmanager
 async def keep_renewed(renew: Callable[[], Awaitable[None]], *, every_seconds: float) -> AsyncGenerator[None]:
-    """Renew a lease or a claim while the block runs. Losing it cancels the block and raises the error of `renew`."""
+    """Renew a lease or a claim while the block runs. If it is lost, cancel the block and raise the error of `renew`."""
 
-    async def beat() -> None:
+    async def heartbeat() -> None:
         while True:
             await anyio.sleep(every_seconds)
             await renew()
 
     with unwrapped():
         async with anyio.create_task_group() as group:
-            group.start_soon(beat)
+            group.start_soon(heartbeat)
             yield
             group.cancel_scope.cancel()

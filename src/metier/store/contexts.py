@@ -2,10 +2,11 @@
 
 Every change is one `ContextChange`, written in one transaction or not at all. Guarantees:
 
-- a state is only replaced if its version is the expected one; of two writers one gets `VersionConflictError`.
-- a message is claimed by one worker at a time. Its result is stored in the transaction that completes it, so a crashed
+- A state is only replaced if its version is the expected one. Of two concurrent writers, one gets
+  `VersionConflictError`.
+- A message is claimed by one worker at a time. Its result is stored in the transaction that completes it, so a crashed
   worker loses nothing, and a repeated message gets the stored result.
-- an expired fact is never returned, even before it is deleted.
+- An expired fact is never returned, even before it is deleted.
 """
 
 import json
@@ -27,9 +28,9 @@ MAX_POCKET_FACTS_PER_BUCKET = 50
 MAX_SUMMARY_SIZE_CHARS = 10_000
 
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "canceled")
-"""States of contexts that can't continue: their resume tokens are rejected."""
+"""Final states. Resume tokens of these contexts are rejected."""
 RESUMABLE: frozenset[TaskState] = frozenset({"input_required", "delegating", "paused"})
-"""States of contexts that wait for an answer or a child; what they need next is kept beyond the usual limits."""
+"""States of contexts that wait for an answer or a child. Their events and facts are kept beyond the usual limits."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 """Creation time of a context that is not stored."""
@@ -51,14 +52,14 @@ class ContextState:
 
     context_id: str
     version: int = 0
-    """Grows with every change; 0 for a context that is not stored."""
+    """Incremented by every change; 0 for a context that is not stored."""
     current_turn: int = 1
     task_state: TaskState = "pending"
     agent_state_detail: str = ""
     input_request: JsonValue = None
-    """The question, while the conversation waits for an answer."""
+    """The open question, if the conversation waits for an answer."""
     summary: str = ""
-    """Replaced with the state, unless newer events have been summarized since that state was read."""
+    """Replaced together with the state, unless newer events have been summarized since that state was read."""
     summarized_to: int = 0
     """Number of the last event in the summary."""
     created_at: datetime = NEVER
@@ -80,7 +81,7 @@ class NewEvent:
     turn_number: int = 1
     agent_id: str = ""
     message_id: str = ""
-    """A second event of the same message is ignored, so that a turn can be repeated after a crash."""
+    """A second event with the same message id is ignored, so that a turn can be repeated after a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class Claim:
     message_id: str
     owner: str
     token: int
-    """Grows with every claim; only the last claimant may complete the message."""
+    """Grows with every claim. Only the worker with the latest claim can complete the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +129,10 @@ class Completion:
     """The answer to a message."""
 
     claim: Claim | None
-    """None if something else, such as the lease of a run, keeps other workers out."""
+    """None if something else keeps other workers out, such as the lease of a run."""
     result: JsonValue
     message_id: str = ""
-    """Needed without a claim."""
+    """Required without a claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,19 +141,19 @@ class StoredMessage:
     is_done: bool
     result: JsonValue = None
     owner: str = ""
-    """The worker that has claimed it; empty if there is none."""
+    """The worker with the claim; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSummary:
     text: str
     upto: int
-    """Number of the last event it covers. An older summary never replaces a newer one."""
+    """Number of the last summarized event. An older summary never replaces a newer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextChange:
-    """Changes to write in one transaction. A change of a missing context creates it."""
+    """Changes to write in one transaction. They create the context if it is missing."""
 
     state: ContextState | None = None
     expected_version: int | None = None
@@ -166,7 +167,7 @@ class ContextChange:
 
     @property
     def is_durable(self) -> bool:
-        """Return True for a change that others act on, which must survive a power failure."""
+        """Return True if other processes act on the change, so that it must survive a power failure."""
         return self.state is not None or self.completion is not None
 
     @property
@@ -178,12 +179,12 @@ class ContextChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redemption:
-    """A verified resume token, to be consumed."""
+    """A verified resume token that can be consumed."""
 
     version: int
     turn: int
     digest: str = field(repr=False)
-    """Digest of the token and its message, which may redeem it again after a crash. Empty if no message may."""
+    """Digest of the token and the message that may redeem it again after a crash. Empty if there is no message."""
 
 
 class ContextStore(Protocol):
@@ -222,9 +223,9 @@ class ContextStore(Protocol):
     async def find_message(self, context_id: str, message_id: str) -> StoredMessage | None: ...
 
     async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
-        """Consume a resume token: the version grows, so it works once. None if it is stale or the context has ended.
+        """Consume a resume token by incrementing the version. Return None if it is stale or the context has ended.
 
-        The same message may redeem it again until a message of the context is completed with a new state. Otherwise a
+        The same message can redeem it again until a message of the context is completed with a new state. Otherwise a
         worker that crashed after its turn was recorded would block the conversation.
         """
         ...
@@ -234,7 +235,7 @@ class ContextStore(Protocol):
         ...
 
     async def list_contexts(self, *, task_state: TaskState | None = None, limit: int = 100) -> list[ContextState]:
-        """List contexts, the last changed first."""
+        """List contexts, most recently changed first."""
         ...
 
 

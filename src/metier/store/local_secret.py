@@ -1,7 +1,7 @@
 """The secret of a user's stores: `AGENT_RESUME_SECRET`, or else `~/.agent/keys/store.key`, created on first use.
 
-The file is outside of every workspace, readable only by its owner and part of no archive, so its signatures prove that
-something was written here. Workers with different home folders share the secret through the environment.
+The file is outside of every workspace, readable only by its owner, and never part of an archive. So its signatures
+prove that this user wrote something. Workers with different home folders share the secret through the environment.
 """
 
 import contextlib
@@ -48,7 +48,8 @@ def load_local_secret(home: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    # Linked into place, so that other processes see a complete file, and one of two concurrent creators wins.
+    # Written under another name and then linked, so that other processes only see a complete file, and one of two
+    # concurrent processes wins.
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

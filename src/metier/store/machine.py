@@ -1,6 +1,6 @@
 """Machine identity, boot id, monotonic clock and process liveness, for leases and recovery.
 
-No wall time: a lease must neither expire early nor last forever because the clock was set.
+Leases don't use wall time: they must neither expire early nor last forever because the clock was set.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 
 class MachineIdentity(Struct, frozen=True, kw_only=True):
-    """Identifies a machine and its current boot."""
+    """The identity of a machine and of its current boot."""
 
     machine: str
-    """A hash of the machine id, which copies of an image share, and of the host name, which is often the same."""
+    """A hash of the machine id, which clones of an image share, and the host name, which other machines may share."""
     boot: str
     """Empty if the system doesn't provide it."""
 
@@ -42,11 +42,11 @@ class Machine(Protocol):
     def boot_id(self) -> str: ...
 
     def uptime(self) -> float:
-        """Return seconds that only grow within one boot, including time asleep."""
+        """Return the seconds since boot, including time asleep. They never decrease within one boot."""
         ...
 
     def process(self) -> str:
-        """Return a name of this process, by which others can check whether it still exists."""
+        """Return a name of this process with which other processes can check whether it still exists."""
         ...
 
     def is_gone(self, process: str) -> bool:
@@ -60,7 +60,7 @@ class SystemMachine:
     def __init__(self) -> None:
         self._boot_id = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""
         self._own = (0, "")
-        """Process id and name of the last caller: a forked process has its own."""
+        """Process id and name of the last caller. A forked process has another one."""
 
     def boot_id(self) -> str:
         return self._boot_id or "wall"
@@ -76,7 +76,7 @@ class SystemMachine:
 
     def is_gone(self, process: str) -> bool:
         if process == self.process():
-            return False  # the common case, twice a second for every driver, without reading the slow /proc
+            return False  # the common case, twice a second for every driver: avoids reading /proc, which is slow
         namespace, _, rest = process.partition("/")
         pid, _, started = rest.partition("/")
         if not namespace or namespace != _pid_namespace() or not pid.isdecimal() or not started:
@@ -85,7 +85,7 @@ class SystemMachine:
 
 
 def read_uptime() -> float:
-    """Return seconds that also pass while this process is stopped or the machine sleeps."""
+    """Return a monotonic time that also advances while the process is stopped or the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 

@@ -1,7 +1,7 @@
 """The transactional outbox: outgoing messages, stored until they are delivered, each with its own key.
 
-A message is written before the journal entry that it reports, with the position of that entry. The deliverer checks
-that the entry exists, so a crash between the two loses no message and sends none about something that never happened.
+A message is written before the journal entry that it reports, with the position of that entry. The sender checks that
+the entry exists. So a crash between the two writes loses no message and sends none about something that didn't happen.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MAX_SETTLED = 500
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRow:
     key: str
-    """Identifies the message, also to the receiver, which can ignore a repeated one."""
+    """Identifies the message. The receiver gets it too, to ignore repeated messages."""
     queue: str
     """The queue of its workspace."""
     channel: str
@@ -59,11 +59,11 @@ class OutboxStore(Protocol):
         ...
 
     async def claim(self, queue: str, *, now: datetime, until: datetime) -> OutboxRow | None:
-        """Claim the open message that has been due longest until `until`, and count the attempt."""
+        """Claim the open message that has been due longest, until the time `until`, and count the attempt."""
         ...
 
     async def settle(self, row: OutboxRow) -> bool:
-        """Write state, next attempt and reason of a claimed message. False if another process has claimed it since."""
+        """Store the state, next attempt and reason of a message. Return False if another process claimed it since."""
         ...
 
     async def list(self, queue: str, *, only_open: bool = False, limit: int = 100) -> list[OutboxRow]:

@@ -1,7 +1,7 @@
 """The interface of stored schedules: definitions, progress marks, and the outcome of every due time.
 
-Every due time is decided once: `decide_due` moves a schedule's mark from the position that its caller read and records
-the due times in between, in one transaction. If two processes try at the same time, one of them fails.
+Every due time is decided exactly once. In one transaction, `decide_due` moves a schedule's mark from the position that
+its caller read, and records the due times in between. If two processes try at the same time, one of them fails.
 """
 
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def decide_due(self, mark: ScheduleMark, *, decided_to: datetime, firings: Sequence[Firing]) -> bool:
-        """Move a mark from `mark.decided_to` and record firings. If it has moved since, return False, write nothing."""
+        """Move a mark from `mark.decided_to` and record firings. If it has moved since, write nothing; return False."""
         ...
 
     async def put_firing(self, firing: Firing) -> bool:
@@ -86,7 +86,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def settle_firing(self, firing: Firing, *, was: FiringOutcome) -> bool:
-        """Change outcome, reason and openness of an open firing with the outcome `was`. False if there is none."""
+        """Update outcome, reason and `is_open` of an open firing whose outcome is `was`. False if there is none."""
         ...
 
     async def list_firings(

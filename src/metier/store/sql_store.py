@@ -30,13 +30,13 @@ from metier.store.queries.session import Database, Session
 from metier.store.queries.usage import SqlUsage
 
 _PAGE = 256
-"""Journal entries per statement; between reads, other tasks run."""
+"""Number of journal entries per statement. Other tasks run between two reads."""
 _AFTER_ALL = "\U0010ffff"
-"""Sorts after every text that starts with the same prefix."""
+"""The last character: a prefix and this sort after every other text with the same prefix."""
 
 
 class SqlStore:
-    """All that `SqliteStore` and `PostgresStore` share: they add waiting for entries and giving back space."""
+    """The shared part of `SqliteStore` and `PostgresStore`. They add waiting for entries and freeing disk space."""
 
     def __init__(self, database: Database, *, machine: Machine, blob_grace_seconds: float) -> None:
         self._database = database
@@ -183,7 +183,7 @@ class SqlStore:
         await self.reclaim()
 
     async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
-        del updated_before  # only partitions need it
+        del updated_before  # only for stores with partitions
         return await self._database.write(
             lambda db: run_index.delete_runs(db, run_ids, machine=self._machine), slow=True
         )
@@ -199,7 +199,6 @@ class SqlStore:
         return await self._blobs.get(digest)
 
     async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
-        """Asking the same question again changes nothing."""
 
         async def change(db: Session) -> None:
             await leases.check_fence(db, lease)
@@ -255,6 +254,6 @@ async def _insert_run(db: Session, row: RunRow, entries: Sequence[StoredEntry]) 
     await run_index.insert_run(db, row)
     lease = await leases.insert_free(db, row.run_id)
     await journal.name_blobs(db, row.run_id, sorted(list_digests(row.reason.encode("utf-8", "replace"))))
-    # An imported run brings its whole journal, and a statement takes at most 32,766 values.
+    # An imported run has its whole journal, and a SQLite statement takes at most 32,766 values.
     for batch in batched(entries, _PAGE):
         await journal.append(db, lease, batch)

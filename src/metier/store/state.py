@@ -1,10 +1,10 @@
-"""The state of one conversation, for skill code: synchronous calls on the store of the runs.
+"""The state of one conversation, for skill code: synchronous access to the store of the runs.
 
     with metier.create_state_store("ctx-1") as store:
         state = store.get_state()
         store.put_state(replace(state, task_state="input_required"), expected_version=state.version)
 
-Everything written is redacted first. A store belongs to the thread that uses it; nothing runs in the background.
+Everything is redacted before it is written. A store belongs to one thread, and nothing runs in the background.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from metier.store.contexts import (
 )
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
 from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
-from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.telemetry.redaction import Json, Redactor, build_redactor
 from metier.telemetry.values import MARK
 
@@ -61,13 +61,13 @@ class StateOptions:
     """Store, redactor and summarizer of a conversation."""
 
     redactor: Redactor
-    """Removes the host's secrets from everything stored; `runtime.cleaning` builds it."""
+    """Removes the host's secrets from everything that is stored. `runtime.cleaning` builds it."""
     runs: Path = Path("runs")
     store: StoreOptions = field(default_factory=StoreOptions)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     clock: Clock = field(default_factory=SystemClock)
     summarize: Summarizer = summarize_by_extraction
-    """Summarizes events when there are enough; if it fails, the summary is an extract."""
+    """Summarizes the events when there are enough. If it fails, the summary is an extract."""
 
 
 def open_state_store(context_id: str, options: StateOptions) -> "StateStore":
@@ -97,7 +97,7 @@ class StateStore:
         self._finalizer = weakref.finalize(self, _close_unclosed, store, runner, os.getpid())
 
     def get_state(self) -> ContextState:
-        """Return the state; a context that is not stored yet is pending, with version 0."""
+        """Return the state. A context that is not stored yet is pending and has version 0."""
         found = _run(self._runner, self._contexts.find_state(self.context_id))
         return found or ContextState(context_id=self.context_id)
 
@@ -114,7 +114,7 @@ class StateStore:
     def update_state(
         self, change: Callable[[ContextState], ContextState], *, patience_seconds: float = 60.0
     ) -> ContextState:
-        """Read, change and put the state; retry with the new state if another writer was faster."""
+        """Read, change and put the state. If another writer was faster, retry with its state."""
         deadline = time.monotonic() + patience_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -124,7 +124,7 @@ class StateStore:
             except VersionConflictError:
                 if time.monotonic() > deadline:
                     raise
-            # Random, so that writers that collided don't collide again.
+            # A random pause, so that writers that collided don't collide again.
             time.sleep(random.uniform(0, pause))  # noqa: S311 (not security-relevant)
             pause = min(_MAX_PAUSE_SECONDS, pause * 2)
 
@@ -192,7 +192,7 @@ class StateStore:
         _run(self._runner, self._contexts.release_claim(claim))
 
     def get_cached_result(self, message_id: str) -> JsonValue:
-        """Return the stored result of a message, or None without one."""
+        """Return the stored result of a message, or None if there is none."""
         found = _run(self._runner, self._contexts.find_message(self.context_id, message_id))
         return found.result if found else None
 
@@ -204,7 +204,7 @@ class StateStore:
         lease_seconds: float = 60.0,
         wait_seconds: float = 60.0,
     ) -> JsonValue:
-        """Return the result of a message, doing its work only if that hasn't been done.
+        """Return the result of a message. Does its `work` only if there is no stored result.
 
         Waits while another worker has the claim. Raises `DuplicateMessageError` if that takes too long.
         """
@@ -226,22 +226,22 @@ class StateStore:
         return self._summarize(self.get_state()).summary
 
     def generate_resume_token(self, *, lifetime_seconds: float = LIFETIME_SECONDS, bound_to: str = "") -> str:
-        """Return a token that continues once from the current state."""
+        """Return a token that can be redeemed once, to continue from the current state."""
         state = self.get_state()
-        wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
+        subject = TokenSubject(context_id=self.context_id, bound_to=bound_to)
         expires_at = self._options.clock.now() + timedelta(seconds=lifetime_seconds)
         return sign_token(
-            wanted, version=state.version, turn=state.current_turn, expires_at=expires_at, keys=self._load_keys()
+            subject, version=state.version, turn=state.current_turn, expires_at=expires_at, keys=self._load_keys()
         )
 
     def redeem_resume_token(self, token: str, *, message_id: str = "", bound_to: str = "") -> ContextState:
         """Consume a token and return the state to continue from. Raises `ResumeTokenRefused`.
 
-        The same message may redeem it again after a crash, until a message is completed with a new state.
+        The same message can redeem it again after a crash, until a message is completed with a new state.
         """
-        wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
+        subject = TokenSubject(context_id=self.context_id, bound_to=bound_to)
         now = self._options.clock.now()
-        redemption = check_token(token, wanted, keys=self._load_keys(), now=now, message_id=message_id)
+        redemption = check_token(token, subject, keys=self._load_keys(), now=now, message_id=message_id)
         redeemed = redemption and _run(self._runner, self._contexts.redeem(self.context_id, redemption))
         if redeemed is None:
             raise ResumeTokenRefused
@@ -300,7 +300,7 @@ def generate_resume_token(context_id: str, version: int, turn: int, *, options: 
     """Return a token for a known version and turn. `StateStore.generate_resume_token` reads them instead."""
     expires_at = options.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
     keys = load_resume_keys(options.runs, options.environ)
-    return sign_token(Wanted(context_id=context_id), version=version, turn=turn, expires_at=expires_at, keys=keys)
+    return sign_token(TokenSubject(context_id=context_id), version=version, turn=turn, expires_at=expires_at, keys=keys)
 
 
 def validate_resume_token(token: str, store: StateStore) -> bool:
@@ -331,7 +331,7 @@ def is_redacted(value: JsonValue) -> bool:
 
 
 def redact_change(change: ContextChange, redactor: Redactor) -> ContextChange:
-    """Remove secrets from all outside text of a change."""
+    """Remove secrets from all untrusted text of a change."""
     return replace(
         change,
         state=change.state and _redact_state(change.state, redactor),
@@ -347,7 +347,7 @@ def _redact_state(state: ContextState, redactor: Redactor) -> ContextState:
 
 
 def _redact_fact(fact: NewFact, redactor: Redactor) -> JsonValue:
-    # The fact's name is redacted with its value because it may mark the value as a secret.
+    # The fact is redacted together with its name, which may mark the value as a secret.
     hidden = _redact({fact.key: fact.value}, redactor)
     return next(iter(hidden.values())) if isinstance(hidden, dict) else hidden
 
@@ -371,7 +371,7 @@ def _close_unclosed(store: Store, runner: asyncio.Runner, process: int) -> None:
 
 
 def _close_all(store: Store, runner: asyncio.Runner) -> None:
-    # Some stores need a thread for closing, and at interpreter shutdown none can be started.
+    # Errors are ignored: closing some stores needs a thread, and none can be started at interpreter shutdown.
     with suppress(Exception), runner:
         runner.run(store.close())
 

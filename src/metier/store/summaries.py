@@ -1,6 +1,6 @@
-"""Extractive summaries of conversations. Pure; a model may do better.
+"""Summaries of conversations by extraction, without a model. Pure.
 
-Each event is one line. If they don't all fit, half of the space is for the newest events, and the rest for those that
+Each event is one line. If they don't all fit, half of the space is for the newest events and the rest for those that
 share the most words with the others.
 """
 
@@ -14,7 +14,7 @@ from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextEvent
 from metier.telemetry.excerpt import cut_end
 
 SUMMARY_EVENT_THRESHOLD = 50
-"""Number of new events that triggers a summary: half of those kept, so that none is dropped unsummarized."""
+"""Number of new events that triggers a summary: half of the stored events, so that all are summarized in time."""
 _MAX_LINE_LENGTH = 240
 _WORD = re.compile(r"\w{3,}")
 

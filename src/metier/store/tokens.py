@@ -1,6 +1,6 @@
 """Resume tokens: `context:version:turn:expiry:signature`, checked in constant time.
 
-Pure, except for `load_resume_keys`. The store makes a token work only once: see `contexts.ContextStore.redeem`.
+Pure, except for `load_resume_keys`. The store ensures that a token only works once: see `contexts.ContextStore.redeem`.
 """
 
 import hashlib
@@ -23,23 +23,23 @@ _PARTS = re.compile(
     re.ASCII | re.DOTALL,
 )
 _MAX_TOKEN_LENGTH = 2048
-"""Longer tokens are truncated, and so invalid."""
+"""Longer tokens are truncated, which makes them invalid."""
 
 
 # A dataclass, not a Struct: its `repr` must not show the secrets.
 @dataclass(frozen=True, slots=True)
 class ResumeKeys:
-    """Secrets of tokens: the first one signs, all are accepted."""
+    """The secrets of tokens. The first one signs, and all are accepted."""
 
     secrets: tuple[bytes, ...] = field(repr=False)
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """The expected subject of a token."""
+class TokenSubject(Struct, frozen=True, kw_only=True):
+    """The conversation of a token, and what else the token is bound to."""
 
     context_id: str
     bound_to: str = ""
-    """The value that the token is bound to: a request, a user, a hash of arguments."""
+    """A request, a user, or a hash of arguments. The token is only valid for the same value."""
 
 
 def load_resume_keys(runs: Path, environ: Mapping[str, str], *, home: Path | None = None) -> ResumeKeys:
@@ -51,34 +51,34 @@ def load_resume_keys(runs: Path, environ: Mapping[str, str], *, home: Path | Non
     return ResumeKeys((hmac.digest(secret, purpose, "sha256"),))
 
 
-def sign_token(wanted: Wanted, *, version: int, turn: int, expires_at: datetime, keys: ResumeKeys) -> str:
-    body = f"{wanted.context_id}:{version}:{turn}:{int(expires_at.timestamp())}"
-    return f"{body}:{_sign(body, wanted.bound_to, keys.secrets[0])}"
+def sign_token(subject: TokenSubject, *, version: int, turn: int, expires_at: datetime, keys: ResumeKeys) -> str:
+    body = f"{subject.context_id}:{version}:{turn}:{int(expires_at.timestamp())}"
+    return f"{body}:{_sign(body, subject.bound_to, keys.secrets[0])}"
 
 
 def check_token(
-    token: str, wanted: Wanted, *, keys: ResumeKeys, now: datetime, message_id: str = ""
+    token: str, subject: TokenSubject, *, keys: ResumeKeys, now: datetime, message_id: str = ""
 ) -> Redemption | None:
     """Return None for an invalid token."""
-    # Every check runs, whatever the first one finds: the time must not tell which part of a token is wrong.
+    # All checks run even if the first one fails, so that the time doesn't reveal which part of a token is wrong.
     body, _, signature = token[:_MAX_TOKEN_LENGTH].rpartition(":")
     is_signed = False
     for secret in keys.secrets:
-        is_signed |= _equal(signature, _sign(body, wanted.bound_to, secret))
+        is_signed |= _equal(signature, _sign(body, subject.bound_to, secret))
     parts = _PARTS.fullmatch(body)
-    is_meant = _equal(parts["context"] if parts else "", wanted.context_id)
+    is_expected = _equal(parts["context"] if parts else "", subject.context_id)
     is_fresh = int(parts["expiry"] if parts else 0) > now.timestamp()
-    if not (is_signed & is_meant & is_fresh) or parts is None:
+    if not (is_signed & is_expected & is_fresh) or parts is None:
         return None
     digest = hashlib.sha256(json.dumps([token, message_id]).encode()).hexdigest() if message_id else ""
     return Redemption(version=int(parts["version"]), turn=int(parts["turn"]), digest=digest)
 
 
 def _sign(body: str, bound_to: str, secret: bytes) -> str:
-    # As JSON, so that different pairs never give the same bytes.
+    # Joined as JSON, so that different pairs never give the same bytes.
     return hmac.digest(secret, json.dumps(["metier resume 1", body, bound_to]).encode(), "sha256").hex()
 
 
 def _equal(one: str, other: str) -> bool:
-    # Hashed first, so that the time doesn't depend on the length or the position of a difference either.
+    # Hashed first, so that the time also doesn't depend on the lengths.
     return hmac.compare_digest(*(hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (one, other)))

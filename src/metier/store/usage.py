@@ -1,6 +1,6 @@
-"""Tokens and cost of model calls: recorded per run, added up per hour and per day, so that sums read few rows.
+"""Tokens and cost of model calls, recorded per run and added up per hour and per day, so that sums read few rows.
 
-Totals outlive the runs: deleting a run does not change the cost of a past month.
+Totals are kept when runs are deleted: that must not change the cost of a past month.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from metier.decisions import TaskState
 
 type Dimension = Literal["model", "agent", "skill", "task"]
 type Grain = Literal["day", "hour"]
-"""The length of a period of totals. Hours serve the last days; days keep longer spans to few rows."""
+"""The length of a period of totals. Hours are for recent spans, days for longer ones, so that few rows are read."""
 type UsageGrouping = Literal["model", "agent", "skill", "task", "day"]
 
 DIMENSIONS: tuple[Dimension, ...] = ("model", "agent", "skill", "task")
@@ -25,7 +25,7 @@ UNFINISHED: tuple[TaskState, ...] = (
     "paused",
 )
 MAX_TASK_NAME = 32
-"""Characters of a task's text that stand for it in totals."""
+"""Length of a task's name in totals: the start of its text."""
 
 
 class Amounts(NamedTuple):
@@ -49,10 +49,10 @@ class Amounts(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """The calls of one run to one model, within one hour, while one skill was in charge."""
+    """The calls of one run to one model, within one hour, with one active skill."""
 
     hour: str
-    """UTC, such as `2026-01-31T23`; empty if it is not known. Then the time of the run's last change counts."""
+    """UTC, such as `2026-01-31T23`. If unknown, it is empty, and the time of the run's last change is used."""
     model: str
     skill: str
     amounts: Amounts
@@ -71,13 +71,13 @@ class DayTotal(NamedTuple):
 
 class RunCount(NamedTuple):
     hour: str
-    """In which the runs were created, UTC."""
+    """The hour in which the runs were created, in UTC."""
     status: TaskState
     runs: int
 
 
 class RunTime(NamedTuple):
-    """The time that an ended run took, from its creation to its last change."""
+    """The duration of an ended run, from its creation to its last change."""
 
     run_id: str
     created_at: datetime
@@ -89,11 +89,11 @@ class RunTime(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The time from the start of a period on."""
+    """The time since the start of a period."""
 
     grain: Grain = "day"
     start: str = ""
-    """Of the form of `UsageRow.hour`, or its date alone; empty for all time."""
+    """In the format of `UsageRow.hour`, or only its date; empty for all time."""
 
 
 ALL_TIME = Span()
@@ -105,35 +105,35 @@ class UsageStore(Protocol):
         ...
 
     async def list_unrecorded(self, *, limit: int = 100) -> list[str]:
-        """Ended runs whose usage was never recorded: imported, or of a version that did not record it."""
+        """List ended runs without recorded usage: imported ones, and those of versions that didn't record it."""
         ...
 
     async def count_unrecorded(self) -> int: ...
 
     async def sum_by(self, grouping: UsageGrouping, span: Span = ALL_TIME, *, limit: int = 200) -> list[UsageTotal]:
-        """Days in order, other groups with the highest cost first."""
+        """Sum usage by group. Days are in order; other groups have the highest cost first."""
         ...
 
     async def sum_by_day(self, dimension: Dimension, span: Span = ALL_TIME, *, names: Sequence[str]) -> list[DayTotal]:
-        """The same groups, day by day."""
+        """Sum the usage of these groups for each day."""
         ...
 
     async def count_created(self, *, since: datetime | None = None) -> tuple[int, int]:
-        """The number of runs created since then, and of those that completed."""
+        """Count the runs created since a time, and those of them that completed."""
         ...
 
     async def count_unfinished(self) -> dict[TaskState, int]:
-        """The number of runs that have not ended, by status."""
+        """Count the runs that have not ended, by status."""
         ...
 
     async def count_by_hour(self, *, since: datetime) -> list[RunCount]:
-        """The number of runs by the hour of their creation and by status, without child runs."""
+        """Count runs by the hour of their creation and by status, without child runs."""
         ...
 
     async def sample_times(self, *, since: datetime, most: int) -> tuple[int, list[RunTime]]:
-        """The number of runs that were created since then and have ended, and about `most` of them, evenly chosen.
+        """Count the runs that were created since a time and have ended, and return an even sample of about `most`.
 
-        Newest first, without child runs. Reading the times of all of 100,000 runs takes half a second.
+        Newest first, without child runs. A sample, because reading the times of 100,000 runs takes half a second.
         """
         ...
 
@@ -148,13 +148,13 @@ def parse_hour(moment: str) -> str:
 
 
 def build_span(since: datetime, *, now: datetime) -> Span:
-    """Return the span from a time on: to the hour within the last two days, else to the day."""
+    """Return the span since a time, rounded down to its hour if that is within two days, or else to its day."""
     hour = format_hour(since)
     return Span("hour", hour) if now - since <= timedelta(days=2) else Span("day", hour[:10])
 
 
 def compute_changes(old: Sequence[UsageRow], new: Sequence[UsageRow]) -> list[UsageRow]:
-    """Return what to add to the totals so that they hold the new rows instead of the old ones."""
+    """Compute the amounts to add to the totals so that they contain the new rows instead of the old ones."""
     changes: dict[tuple[str, str, str], Amounts] = {}
     for sign, rows in ((-1, old), (1, new)):
         for row in rows:
@@ -167,8 +167,8 @@ type TotalKey = tuple[Dimension, Grain, str, str]
 """Dimension, grain, period and name."""
 
 
-def spread(changes: Sequence[UsageRow], *, agent: str, task: str) -> dict[TotalKey, Amounts]:
-    """Return the changes of the totals, in the order in which rows are locked."""
+def compute_totals(changes: Sequence[UsageRow], *, agent: str, task: str) -> dict[TotalKey, Amounts]:
+    """Add up the changes of a run for every total."""
     totals: dict[TotalKey, Amounts] = {}
     for row in changes:
         names: dict[Dimension, str] = {"model": row.model, "skill": row.skill or "none"}
@@ -177,4 +177,5 @@ def spread(changes: Sequence[UsageRow], *, agent: str, task: str) -> dict[TotalK
         for (dimension, name), (grain, period) in product(names.items(), periods.items()):
             key = (dimension, grain, period, name)
             totals[key] = totals.get(key, Amounts()).plus(row.amounts)
+    # Sorted, so that concurrent transactions lock rows in the same order and can't deadlock.
     return dict(sorted(totals.items()))

@@ -1,4 +1,4 @@
-"""Stores in front of another store."""
+"""Stores that delegate to another store."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -22,9 +22,9 @@ from metier.store.usage import UsageStore
 
 
 class StoreReader:
-    """Delegates the reads of a store. A subclass is a `store.base.Store` only if it defines every write.
+    """Delegates the reads of a store. A subclass is only a `store.base.Store` if it defines every write.
 
-    Replays use it, so that a write added to `Store` later is missing instead of reaching the real store.
+    Replays use it: if a write is added to `Store`, the type checker reports it instead of it reaching the real store.
     """
 
     def __init__(self, inner: Store) -> None:

@@ -310,13 +310,13 @@ async def runs_are_found_by_every_field_alone_and_together(case: Case) -> None:
     assert await find(not_agents=("ann", ""), not_statuses=("failed",)) == ["2026-7", "2026-5", "2026-3", "2026-1"]
     assert await find(tasks=("review",)) == ["2026-1", "2026-0"]
     assert await find(words=("NOTE_3",)) == await find(words=("2026-3",)) == ["2026-3"]
-    assert await find(words=("100%", "write"), not_words=("note_1",), begun_before=NOON + timedelta(hours=3)) == [
+    assert await find(words=("100%", "write"), not_words=("note_1",), created_before=NOON + timedelta(hours=3)) == [
         "2026-2",
         "2026-0",
     ]
     assert await find(words=("n%3",)) == []
-    assert await find(least_cost=0.45, most_cost=0.65) == ["2026-6", "2026-5"]
-    assert await find(begun_since=NOON + timedelta(hours=6), without_children=True) == ["2026-7", "2026-6"]
+    assert await find(min_cost=0.45, max_cost=0.65) == ["2026-6", "2026-5"]
+    assert await find(created_since=NOON + timedelta(hours=6), without_children=True) == ["2026-7", "2026-6"]
     first = await case.first.search_runs(RunSearch(without_children=True), limit=3)
     second = await case.first.search_runs(RunSearch(without_children=True), before=first[-1].number, limit=3)
     assert [row.run_id for row in (*first, *second)] == [f"2026-{number}" for number in (7, 6, 5, 4, 3, 2)]

@@ -24,7 +24,7 @@ from metier.skills.git.clones import is_tracked
 from metier.store.backend import DATABASE
 from metier.store.failures import ResumeTokenRefused, StoreUnavailable
 from metier.store.local_secret import load_local_secret, read_given_secrets
-from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.values import dump_fields
 
 _SIGNATURE_CHARACTERS = 32
@@ -148,8 +148,8 @@ def check_run_token(host: Host, token: str, state: RunState, *, waiting: RunStat
         raise ResumeTokenRefused
 
 
-def _bind(state: RunState, waiting: RunState) -> Wanted:
-    return Wanted(context_id=state.run_id, bound_to=f"{waiting.run_id} {waiting.seq}")
+def _bind(state: RunState, waiting: RunState) -> TokenSubject:
+    return TokenSubject(context_id=state.run_id, bound_to=f"{waiting.run_id} {waiting.seq}")
 
 
 def _load_keys(host: Host) -> ResumeKeys:

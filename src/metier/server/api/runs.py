@@ -91,10 +91,10 @@ class RunQuery(Body):
             not_tasks=self.not_task,
             words=self.text,
             not_words=self.not_text,
-            least_cost=self.min_cost_usd,
-            most_cost=self.max_cost_usd,
-            begun_since=parse_since(self.since, now=now) if self.since else None,
-            begun_before=parse_since(self.until, now=now) if self.until else None,
+            min_cost=self.min_cost_usd,
+            max_cost=self.max_cost_usd,
+            created_since=parse_since(self.since, now=now) if self.since else None,
+            created_before=parse_since(self.until, now=now) if self.until else None,
             without_children=not self.children,
         )
 

@@ -74,7 +74,7 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
             raise UsageError(f"Unknown status {word[:40]!r}", hint=f"Use one of {', '.join(STATES)}")
     agent, model, skill = (_choose(found.get(name, [])) for name in ("agent", "model", "skill"))
     task, text = _choose(found.get("task", [])), _choose(found.get("text", []))
-    least_cost, most_cost = _parse_costs(found.get("cost", []))
+    min_cost, max_cost = _parse_costs(found.get("cost", []))
     since, until = _parse_times(found, now=now)
     search = RunSearch(
         statuses=_list_stored(status.wanted),
@@ -89,10 +89,10 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
         not_tasks=task.unwanted,
         words=text.wanted,
         not_words=text.unwanted,
-        least_cost=least_cost,
-        most_cost=most_cost,
-        begun_since=since,
-        begun_before=until,
+        min_cost=min_cost,
+        max_cost=max_cost,
+        created_since=since,
+        created_before=until,
         without_children=not given.get("children"),
     )
     return RunFilter(search=search, shown=status, given=dict(given))

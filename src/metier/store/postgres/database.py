@@ -1,6 +1,7 @@
 """One PostgreSQL database: its address, a connection pool that survives server restarts, and its health.
 
-Driver exceptions become those of `store.failures`. Text is encoded because PostgreSQL cannot store the character NUL.
+Exceptions of the driver are converted to those of `store.failures`. Text is encoded because PostgreSQL cannot store NUL
+characters.
 """
 
 import re
@@ -41,7 +42,7 @@ from metier.store.queries.session import (
 class Address:
     conninfo: str = field(repr=False)
     shown: str
-    """Host, port, database and user; never the password."""
+    """Host, port, database and user, but never the password."""
 
 
 def read_address(variable: str, environ: Mapping[str, str]) -> Address:
@@ -55,7 +56,7 @@ def read_address(variable: str, environ: Mapping[str, str]) -> Address:
     try:
         parts = conninfo_to_dict(text)
     except psycopg.ProgrammingError:
-        # `from None`: the driver's message repeats the address, including the password.
+        # `from None`, because the driver's message repeats the address, including the password.
         raise StoreUnavailable(
             f"{variable} is not the address of a PostgreSQL server",
             hint='Write it like "postgresql://user:password@host:5432/database"; escape special characters with %',
@@ -103,14 +104,16 @@ _BY_STATE = {
     "57": _GONE,
     "53": _BUSY,
 }
-"""By the SQLSTATE, or by its first two characters."""
+"""By SQLSTATE, or by its first two characters."""
 
 _SURELY_GONE = ("08", "57P", "25006")
+"""Broken connections, shutdowns, and a server that became a read-only standby."""
 _TRY_AGAIN = ("40", "55P03", "57014")
+"""Deadlocks and serialization failures, lock timeouts, canceled statements."""
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Return True if the connection broke or the server restarts, so that the last commit has an unknown outcome."""
+    """Return True if the connection broke or the server is restarting, so that the last commit's outcome is unknown."""
     if isinstance(error, PoolTimeout):
         return True
     state = error.sqlstate or ""
@@ -146,7 +149,7 @@ _ESCAPED = re.compile(f"{_ESCAPE}(.)", re.DOTALL)
 
 
 def encode_text(text: str) -> str:
-    # Character by character, so that a prefix of a text is stored as a prefix: searches by prefix rely on that.
+    # Character by character, so that the prefix of a text is encoded as a prefix: searches by prefix rely on this.
     return make_printable(text).replace(_ESCAPE, _ESCAPE + _ESCAPE).replace("\x00", _ESCAPE + "0")
 
 
@@ -202,12 +205,13 @@ _FIRST_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 1.0
 _MIN_SERVER_VERSION = 130000
 _COMMIT_RETENTION = "1 hour"
+"""Much longer than `outage_timeout_seconds`, after which no process looks up its commit any more."""
 
 
 class PoolOptions(Struct, frozen=True, kw_only=True):
     max_connections: int = 8
     outage_timeout_seconds: float = 60.0
-    """Tolerated outage of the server."""
+    """Maximum duration of an outage of the server before operations fail."""
 
 
 class PostgresDatabase:
@@ -223,7 +227,7 @@ class PostgresDatabase:
         return await self._retry(lambda: self._with_session(work))
 
     async def run[T](self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run work on the connection itself. It may run twice."""
+        """Run work on the driver's connection. It may run twice."""
         return await self.read(lambda db: _use_connection(db, work))
 
     async def write[T](
@@ -233,28 +237,29 @@ class PostgresDatabase:
         if repeatable:
             return await self._retry(lambda: self._with_session(work, in_transaction=True))
         commit_id = secrets.token_hex(16)
-        found: list[T] = []
+        results: list[T] = []
 
         async def once(db: Session) -> None:
-            noted = await db.execute(
+            # In the same transaction: if the connection breaks during the commit, this row shows whether it succeeded.
+            is_first = await db.execute(
                 "INSERT INTO agent_commits (commit_id, at) VALUES (?, clock_timestamp()) ON CONFLICT DO NOTHING",
                 (commit_id,),
             )
-            if noted:  # otherwise an earlier attempt was committed, and its result is known
-                found[:] = [await work(db)]
+            if is_first:  # otherwise an earlier attempt was committed, and its result is known
+                results[:] = [await work(db)]
 
         await self._retry(lambda: self._with_session(once, in_transaction=True))
-        return found[0]
+        return results[0]
 
     async def append(self, work: Work[None], has_landed: Work[bool], *, durable: bool) -> None:
-        """Run one statement, which is a transaction by itself and needs no record in `agent_commits`."""
+        """Run the one statement that appends entries. It is a transaction by itself and not recorded as a commit."""
         del durable  # part of the statement
         attempts = 0
 
         async def attempt(db: Session) -> None:
             nonlocal attempts
             attempts += 1
-            # The answer to an earlier attempt was lost: it may have been committed.
+            # The response to an earlier attempt was lost, so it may have been committed.
             if attempts == 1 or not await has_landed(db):
                 await work(db)
 
@@ -276,6 +281,7 @@ class PostgresDatabase:
             if not self._is_open:
                 raise build_closed(self.address.shown)
             try:
+                # Shielded, because a canceled statement would leave the connection and the commit in an unknown state.
                 with anyio.CancelScope(shield=True):
                     return await attempt()
             except psycopg.Error as error:
@@ -284,7 +290,7 @@ class PostgresDatabase:
                 if not is_lost(error) or time.monotonic() > deadline:
                     raise build_failure(error, self.address.shown) from error
             number += 1
-            # After a restart all connections of the pool are broken: the first attempts use them up without a pause.
+            # After a restart, all connections of the pool are broken. The first attempts use them up without a pause.
             if number > self._options.max_connections:
                 pause = min(_MAX_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
             await anyio.sleep(pause)

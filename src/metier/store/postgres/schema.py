@@ -253,9 +253,9 @@ CREATE TABLE agent_receivers (
 );
 """
 
-# A table of its own, written once, because a row of the run index is rewritten on every turn. Like searches, it folds
-# only ASCII letters. With the extension pg_trgm words have an index; without it, or for fewer than three letters, this
-# narrow table is scanned instead of the wide one.
+# A separate table that is written once, because a row of the run index is rewritten on every turn. Only ASCII letters
+# are folded, as in searches. With the extension pg_trgm, words have an index. Without it, or for fewer than three
+# letters, this narrow table is scanned instead of the wide one.
 _WORDS: LiteralString = """
 CREATE TABLE agent_run_words (
     run_id TEXT COLLATE "C" PRIMARY KEY REFERENCES agent_runs ON DELETE CASCADE,
@@ -286,7 +286,7 @@ _TOKENS: LiteralString = """
 ALTER TABLE agent_runs ADD COLUMN tokens BIGINT NOT NULL DEFAULT 0;
 """
 
-# Hashed ids have no day. In the rest, these runs would exceed the size up to which days get partitions.
+# Hashed ids have no day. If these runs were in the rest, it would soon be too large to add partitions for days.
 _HASHED: LiteralString = """
 DO $$
 DECLARE
@@ -368,7 +368,7 @@ _LOCK = 7_265_118_301_442
 
 
 async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralString, ...] = MIGRATIONS) -> None:
-    """Migrate the tables. If several processes start at once, one does it and the others wait."""
+    """Migrate the tables. If several processes start at the same time, one migrates and the others wait."""
     if await _read_version(connection) == len(steps):
         return
     async with connection.transaction():

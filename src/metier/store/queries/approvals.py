@@ -20,7 +20,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 async def insert_approval(db: Session, row: ApprovalRow) -> None:
-    """Asking the same question again changes nothing, so that it can be repeated after a crash."""
+    """Insert an approval. Inserting it again changes nothing, so that a step can be repeated after a crash."""
     await db.execute(
         f"INSERT INTO approvals ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (approval_id) DO NOTHING",
@@ -39,7 +39,7 @@ async def insert_approval(db: Session, row: ApprovalRow) -> None:
 
 
 async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
-    """Compare and set: only an open approval changes. Late decisions are recorded too. Raises `ApprovalUnknown`."""
+    """Decide an approval if it is still open. Late decisions are recorded, too. Raises `ApprovalUnknown`."""
     counted = await db.execute(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
         " WHERE approval_id = ? AND status = 'open'",
@@ -59,7 +59,7 @@ async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
 
 
 async def list_attempts(db: Session, approval_id: str) -> list[ApprovalAttempt]:
-    """Oldest first."""
+    """List the decisions on an approval, oldest first."""
     rows = await db.fetch_all(
         "SELECT status, decided_by, reason, at, counted FROM approval_attempts WHERE approval_id = ? ORDER BY number",
         (approval_id,),
@@ -78,7 +78,7 @@ async def list_attempts(db: Session, approval_id: str) -> list[ApprovalAttempt]:
 
 
 async def list_decisions(db: Session, where: Conditions, *, limit: int) -> list[RecordedDecision]:
-    """Newest first."""
+    """List decisions on all approvals, newest first."""
     conditions, values = build_where(where)
     rows = await db.fetch_all(
         "SELECT attempt.number, attempt.approval_id, attempt.status, attempt.decided_by, attempt.reason, attempt.at,"

@@ -1,7 +1,7 @@
 """Blobs: bytes under their SHA-256, in parts of 1 MiB so that a large one never blocks the database.
 
-A blob stays as long as a run names it, which is found in the bytes themselves: 64 hexadecimal digits in an entry or an
-approval, or in the reason of a new run.
+A blob is kept as long as a run names it. Names are found in the stored bytes: 64 hexadecimal digits in a journal entry,
+in an approval, or in the reason of a new run.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from metier.store.queries.session import Database, Session
 
 PART_SIZE = 1024 * 1024
 _SMALL = 64 * 1024
-"""Hashed and written at once; larger ones in a thread."""
+"""Blobs up to this size are hashed in the event loop and written in one transaction."""
 _SWEPT_AT_ONCE = 500
 _IS_UNNAMED = "NOT EXISTS (SELECT 1 FROM blob_names AS name WHERE name.digest = blob.digest)"
 
@@ -23,7 +23,7 @@ class Blobs:
     def __init__(self, database: Database, *, grace_seconds: float) -> None:
         self._database = database
         self._grace_seconds = grace_seconds
-        """The minimum age of an unnamed blob that is removed: the entry that names it is written later."""
+        """Minimum age of an unnamed blob before it is deleted, because the entry that names it is written later."""
 
     async def put(self, data: bytes) -> str:
         digest = await self._hash(data)
@@ -36,8 +36,8 @@ class Blobs:
         return digest
 
     async def get(self, digest: str) -> bytes:
-        """Raises `BlobUnknown`, and `StoreDamaged` if the bytes are not those that were put."""
-        whole, parts = io.BytesIO(), 0  # not a list of parts: joining 100 MB would block every other task
+        """Return stored bytes. Raises `BlobUnknown`, or `StoreDamaged` if the bytes have changed."""
+        whole, parts = io.BytesIO(), 0  # not a list of parts: joining 100 MB would block all other tasks
         while (part := await self._find_part(digest, parts)) is not None:
             whole.write(part)
             parts += 1
@@ -50,7 +50,7 @@ class Blobs:
         raise await self._database.read(lambda db: _build_failure(db, digest))
 
     async def sweep(self) -> None:
-        """Remove blobs that no run names and that were not put recently: small ones together, large ones alone."""
+        """Delete old blobs that no run names: small ones together, large ones in a transaction of their own."""
         batch: list[str] = []
         size = 0
         for digest, bytes_ in await self._database.read(self._list_unnamed):
@@ -63,6 +63,8 @@ class Blobs:
             await self._remove(batch)
 
     async def _put_in_parts(self, digest: str, data: bytes) -> None:
+        # The row comes first because the parts refer to it. `is_whole` is set last, so that nobody can read the blob if
+        # the process dies in between.
         is_whole = await self._database.write(
             lambda db: _put_row(db, digest, len(data), is_whole=False), repeatable=True
         )
@@ -87,9 +89,8 @@ class Blobs:
         return await self._database.read(query)
 
     async def _remove(self, digests: list[str]) -> None:
-        """Check again: each may have been put or named since it was listed."""
-
         async def change(db: Session) -> None:
+            # The conditions are checked again: each blob may have been put or named since it was listed.
             removed = await db.fetch_all(
                 f"DELETE FROM blobs AS blob WHERE digest {db.dialect.is_one_of}"
                 f" AND put_at < {db.dialect.blob_time_from_now} AND {_IS_UNNAMED} RETURNING digest",
@@ -110,7 +111,7 @@ class Blobs:
         return [(str(digest), int(size)) for digest, size in rows]
 
     async def _is_fresh(self, db: Session, digest: str) -> bool:
-        """Return whether the blob exists, and will until an entry can name it."""
+        """Return True if the blob exists and won't be swept before an entry can name it."""
         row = await db.fetch_one(
             f"SELECT 1 FROM blobs WHERE digest = ? AND is_whole {db.dialect.is_true}"
             f" AND put_at > {db.dialect.blob_time_from_now}",
@@ -130,7 +131,7 @@ async def _put_whole(db: Session, digest: str, data: bytes) -> None:
 
 
 async def _put_row(db: Session, digest: str, size: int, *, is_whole: bool) -> bool:
-    """Note that the blob was put now, and return whether all of it is there. A whole blob stays whole."""
+    """Record that the blob was put now. Return True if all of its parts are stored. A whole blob stays whole."""
     row = await db.fetch_one(
         "INSERT INTO blobs AS known (digest, size, put_at, is_whole)"
         f" VALUES (?, ?, {db.dialect.blob_time_from_now}, ?) ON CONFLICT (digest) DO UPDATE"

@@ -1,4 +1,4 @@
-"""Conversations: state, events, facts, messages. See `store.contexts.ContextStore`; each method is one transaction."""
+"""Conversations: `store.contexts.ContextStore` in SQL. Each method is one transaction."""
 
 from metier.decisions import TaskState
 from metier.store.contexts import (
@@ -28,7 +28,7 @@ from metier.store.machine import Machine
 from metier.store.queries.leases import Holding, next_token
 from metier.store.queries.session import Database, Session, SqlRow, SqlValue, parse_optional_time, parse_time
 
-# JSON columns are read as text: PostgreSQL's driver would parse them.
+# JSON columns are read as text because PostgreSQL's driver would parse them.
 _SELECT_STATE = (
     "SELECT context_id, version, current_turn, task_state, agent_state_detail, CAST(input_request_payload AS TEXT),"
     " summary, summarized_to, created_at, updated_at FROM context_state"
@@ -73,7 +73,7 @@ class SqlContexts:
         check_names(context_id=context_id, message_id=message_id)
         if not owner or seconds <= 0:
             raise ValueError("A claim needs the name of its owner and a time")
-        # Most duplicates arrive after the message was done: those need one read, and no lock.
+        # Most duplicates arrive when the message is already done. These only take one read and no lock.
         known = await self.find_message(context_id, message_id)
         if known is not None and known.is_done:
             raise build_duplicate(known)
@@ -137,7 +137,7 @@ async def _find_state(db: Session, context_id: str) -> ContextState | None:
 
 
 async def _lock_context(db: Session, context_id: str) -> ContextState:
-    """Create a missing context. No other transaction changes it until this one ends, so its events have an order."""
+    """Lock a context, and create it if it is missing. The lock gives its events an order."""
     query = f"{_SELECT_STATE} WHERE context_id = ? FOR UPDATE"
     row = await db.fetch_one(query, (context_id,))
     if row is None:
@@ -179,7 +179,8 @@ async def _commit(db: Session, context_id: str, change: ContextChange) -> Contex
 
 
 async def _replace(db: Session, state: ContextState, change: ContextChange, *, stored: ContextState) -> None:
-    """Compare and set. A redeemed token stays valid for its message until a message is completed."""
+    """Replace the state if its version is the expected one."""
+    # `resume_token` is only cleared when a message is completed: until then, its message can redeem the token again.
     replaced = await db.execute(
         "UPDATE context_state SET version = version + 1, current_turn = ?, task_state = ?, agent_state_detail = ?,"
         " input_request_payload = ?, summary = CASE WHEN summarized_to = ? THEN ? ELSE summary END,"
@@ -226,7 +227,7 @@ async def _append_events(db: Session, state: ContextState, events: tuple[NewEven
             ),
         )
     await db.execute("UPDATE context_state SET last_event = ? WHERE context_id = ?", (number, state.context_id))
-    # A context that waits for an answer keeps the events of its turn, however many they are.
+    # A context that waits for an answer keeps all events of its turn, however many there are.
     await db.execute(
         "DELETE FROM conversation_events WHERE context_id = ? AND number <= ? AND turn_number < ?",
         (state.context_id, number - MAX_EVENTS_PER_CONTEXT, state.current_turn if state.is_resumable else _ANY_TURN),
@@ -234,34 +235,34 @@ async def _append_events(db: Session, state: ContextState, events: tuple[NewEven
 
 
 async def _put_fact(db: Session, state: ContextState, fact: NewFact) -> None:
-    """Raises `BucketFull`."""
-    place = (state.context_id, fact.bucket)
+    """Store a fact and drop the oldest ones of a full bucket. Raises `BucketFull` if the context is waiting."""
+    bucket = (state.context_id, fact.bucket)
     now = db.dialect.seconds_from_now
     await db.execute(
         f"DELETE FROM pocket_facts WHERE context_id = ? AND bucket = ? AND expires_at <= {now}",
-        (*place, 0),
+        (*bucket, 0),
     )
     await db.execute(
         "INSERT INTO pocket_facts (context_id, bucket, key, value, timestamp, ttl_seconds, expires_at)"
         f" VALUES (?, ?, ?, ?, {now}, ?, {now}) ON CONFLICT (context_id, bucket, key) DO UPDATE SET"
         " value = excluded.value, timestamp = excluded.timestamp, ttl_seconds = excluded.ttl_seconds,"
         " expires_at = excluded.expires_at",
-        (*place, fact.key, dump_json(fact.value), 0, fact.ttl_seconds, fact.ttl_seconds),
+        (*bucket, fact.key, dump_json(fact.value), 0, fact.ttl_seconds, fact.ttl_seconds),
     )
-    row = await db.fetch_one("SELECT count(*) FROM pocket_facts WHERE context_id = ? AND bucket = ?", place)
-    over = (int(row[0]) if row else 0) - MAX_POCKET_FACTS_PER_BUCKET
-    if over > 0 and state.is_resumable:
-        raise build_full_bucket(*place)
-    if over > 0:
+    row = await db.fetch_one("SELECT count(*) FROM pocket_facts WHERE context_id = ? AND bucket = ?", bucket)
+    excess = (int(row[0]) if row else 0) - MAX_POCKET_FACTS_PER_BUCKET
+    if excess > 0 and state.is_resumable:
+        raise build_full_bucket(*bucket)
+    if excess > 0:
         await db.execute(
             "DELETE FROM pocket_facts WHERE context_id = ? AND bucket = ? AND key IN (SELECT key FROM pocket_facts"
             " WHERE context_id = ? AND bucket = ? AND key <> ? ORDER BY timestamp, key LIMIT ?)",
-            (*place, *place, fact.key, over),
+            (*bucket, *bucket, fact.key, excess),
         )
 
 
 async def _list_facts(db: Session, context_id: str, *, bucket: str = "", key: str = "") -> list[Fact]:
-    """By bucket and key, without those that have expired."""
+    """List the facts that have not expired, by bucket and key."""
     where, values = "context_id = ?", [context_id]
     for column, value in (("bucket", bucket), ("key", key)):
         if value:
@@ -298,7 +299,7 @@ async def _put_claim(db: Session, claim: Claim, *, seconds: float, machine: Mach
 
 
 async def _complete(db: Session, context_id: str, completion: Completion) -> None:
-    """Completing with an expired claim is fine as long as no other worker claimed the message."""
+    """Complete a message. An expired claim is still valid as long as no other worker has claimed the message."""
     result = dump_json(completion.result)
     if completion.claim is not None:
         await _change_claimed(db, completion.claim, "is_done = TRUE, owner = '', result = ?", values=(result,))
@@ -312,7 +313,7 @@ async def _complete(db: Session, context_id: str, completion: Completion) -> Non
 
 
 async def _change_claimed(db: Session, claim: Claim, change: str, *, values: tuple[SqlValue, ...]) -> None:
-    """Raises `ClaimLost`."""
+    """Change a claimed message. Raises `ClaimLost`."""
     changed = await db.execute(
         f"UPDATE messages SET {change} WHERE context_id = ? AND message_id = ? AND token = ? AND owner = ?"
         f" AND is_done {db.dialect.is_false}",

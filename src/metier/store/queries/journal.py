@@ -1,4 +1,4 @@
-"""The journal. An entry has an exact position and a checksum. Everything runs inside the caller's transaction."""
+"""The journal. Every entry has an exact position and a checksum. All functions run in the caller's transaction."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from metier.store.base import Lease, StoredEntry, build_damaged, build_misplaced
 from metier.store.queries.leases import check_fence
 from metier.store.queries.session import RowExists, Session, SqlValue
 
-# FOR SHARE: a process that takes the lease over waits until this is committed, so its own reads see these entries.
+# FOR SHARE: a process that takes over the lease waits until this is committed, so its reads see these entries.
 _HELD = "WITH held AS (SELECT * FROM leases WHERE run_id = ? AND owner = ? AND token = ? FOR SHARE)"
 _INSERT = (
     " INSERT INTO journal (run_id, seq, kind, data, checksum)"
@@ -17,15 +17,15 @@ _NAME_IN_PASSING = (
     ", named AS (INSERT INTO blob_names (run_id, digest) SELECT held.run_id, digest FROM blobs, held"
     " WHERE digest = ANY(?) ON CONFLICT DO NOTHING)"
 )
-# A server is a round trip away and commits for each statement, so PostgreSQL does everything in one. It notifies only
-# if a process listens: NOTIFY takes a lock that all commits of a database share.
+# Each statement costs a round trip to the server and a commit, so PostgreSQL does everything in one statement. It only
+# notifies if a process listens, because NOTIFY takes a lock that all commits of a database share.
 _NOTIFY = " RETURNING (SELECT pg_notify('agent_journal', run_id) FROM held WHERE watched_until > clock_timestamp())"
 # The entries become durable with the next durable commit, at the latest 0.6 s later: see `PostgresStore.append`.
 _DEFER_FLUSH = ", set_config('synchronous_commit', 'off', TRUE)"
 
 
 async def append(db: Session, lease: Lease, entries: Sequence[StoredEntry], *, durable: bool = True) -> None:
-    """Raises `SeqTaken`, `LeaseLost`, or `StoreDamaged` if an earlier entry is missing."""
+    """Append entries. Raises `SeqTaken`, `LeaseLost`, or `StoreDamaged` if an earlier entry is missing."""
     if not entries:
         await check_fence(db, lease)
         return
@@ -54,7 +54,7 @@ def _list_columns(run_id: str, entry: StoredEntry) -> tuple[int, str, bytes, int
 
 
 async def list_entries(db: Session, run_id: str, *, after: int, limit: int) -> list[StoredEntry]:
-    """Raises `StoreDamaged` for an entry that is not what was written, or is missing."""
+    """List entries in order. Raises `StoreDamaged` if an entry is missing or has changed."""
     entries: list[StoredEntry] = []
     for expected, (seq, kind, data, checksum) in enumerate(
         await db.fetch_all(
@@ -73,20 +73,20 @@ async def list_entries(db: Session, run_id: str, *, after: int, limit: int) -> l
 
 
 async def has_entries(db: Session, run_id: str, entries: Sequence[StoredEntry]) -> bool:
-    """Return whether exactly these entries are in the journal."""
+    """Return True if exactly these entries are in the journal."""
     if not entries:
         return True
     return await list_entries(db, run_id, after=entries[0].seq - 1, limit=len(entries)) == list(entries)
 
 
 async def get_last_seq(db: Session, run_id: str) -> int:
-    """Return the number of the last entry, 0 if there is none."""
+    """Return the number of the last entry; 0 if there is none."""
     row = await db.fetch_one("SELECT coalesce(max(seq), 0) FROM journal WHERE run_id = ?", (run_id,))
     return int(row[0]) if row else 0
 
 
 async def name_blobs(db: Session, run_id: str, digests: Sequence[str]) -> None:
-    """Record that the run needs those blobs of the list that exist."""
+    """Record that the run needs these blobs, as far as they exist."""
     if digests:
         await db.execute(
             "INSERT INTO blob_names (run_id, digest)"

@@ -1,6 +1,6 @@
-"""Leases: the process that drives a run, until when, and the fencing token that every write must carry.
+"""Leases: the process that drives a run, the end of its right to do so, and the fencing token that every write needs.
 
-Everything runs inside the caller's transaction.
+All functions run in the caller's transaction.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from metier.store.queries.session import Dialect, Session, SqlRow, parse_optiona
 
 
 class Holding(Struct, frozen=True, kw_only=True):
-    """A lease as it is stored."""
+    """A stored lease."""
 
     owner: str
     since: datetime | None
@@ -23,13 +23,13 @@ class Holding(Struct, frozen=True, kw_only=True):
     process: str
 
     def is_free(self, machine: Machine) -> bool:
-        """No process holds it, it has expired, or its process was one of this machine and has ended."""
+        """Return True if no process holds it, it has expired, or its process ran on this machine and has ended."""
         is_gone = self.boot_id == machine.boot_id() and machine.is_gone(self.process)
         return not self.owner or self.left_seconds <= 0 or is_gone
 
 
 def holding_columns(dialect: Dialect) -> str:
-    """Return the columns that `build_holding` reads. A run of an import may have no lease yet."""
+    """Return the columns that `build_holding` reads. Imported runs may not have a lease yet."""
     return (
         f"coalesce(owner, ''), since, coalesce({dialect.lease_seconds_left}, 0.0), coalesce(boot_id, ''),"
         " coalesce(process, '')"
@@ -42,7 +42,7 @@ def build_holding(row: SqlRow) -> Holding:
 
 
 async def insert_free(db: Session, run_id: str) -> Lease:
-    """Insert the lease of a new run, which no process holds. Writers lock this row against a takeover."""
+    """Insert the lease of a new run, held by no process. Writers lock this row to prevent a takeover."""
     await db.execute(
         "INSERT INTO leases (run_id, owner, token, since, until, boot_id, process)"
         f" VALUES (?, '', 0, {db.dialect.seconds_from_now}, {db.dialect.lease_end}, '', '')",
@@ -52,7 +52,7 @@ async def insert_free(db: Session, run_id: str) -> Lease:
 
 
 async def take(db: Session, run_id: str, *, owner: str, seconds: float, machine: Machine) -> Lease:
-    """Raises `RunUnknown` and `LeaseHeld`."""
+    """Acquire a free lease. Raises `RunUnknown` and `LeaseHeld`."""
     left_by = await check_free(db, run_id, machine)
     return await _hold(
         db, Lease(run_id=run_id, owner=owner, token=0, left_by=left_by), seconds=seconds, machine=machine
@@ -60,8 +60,8 @@ async def take(db: Session, run_id: str, *, owner: str, seconds: float, machine:
 
 
 async def claim(db: Session, *, queue: str, owner: str, seconds: float, machine: Machine) -> Lease | None:
-    """Take the lease of the oldest free run of a queue, skipping those that other processes are claiming."""
-    # The conditions repeat the text of the index `runs_to_claim`: SQLite uses it only then.
+    """Acquire the lease of a queue's oldest free run, skipping runs that other processes are claiming."""
+    # The conditions repeat the text of the index `runs_to_claim`, because SQLite only uses it then.
     found = await db.fetch_one(
         "SELECT run.run_id, owner FROM runs AS run JOIN leases AS lease ON lease.run_id = run.run_id"
         " WHERE queue = ? AND queue <> '' AND status IN ('pending', 'in_progress')"
@@ -93,7 +93,7 @@ async def next_token(db: Session) -> int:
 
 
 async def renew(db: Session, lease: Lease, *, seconds: float, machine: Machine) -> None:
-    """Raises `LeaseLost`."""
+    """Extend a lease. Raises `LeaseLost`."""
     renewed = await db.execute(
         f"UPDATE leases SET until = {db.dialect.lease_end}, boot_id = ? WHERE run_id = ? AND owner = ? AND token = ?",
         (seconds, machine.boot_id(), lease.run_id, lease.owner, lease.token),
@@ -103,7 +103,7 @@ async def renew(db: Session, lease: Lease, *, seconds: float, machine: Machine) 
 
 
 async def release(db: Session, lease: Lease) -> None:
-    """Releasing a lost lease changes nothing."""
+    """Release a lease. A lost lease is not changed."""
     await db.execute(
         "UPDATE leases SET owner = '' WHERE run_id = ? AND owner = ? AND token = ?",
         (lease.run_id, lease.owner, lease.token),
@@ -111,8 +111,8 @@ async def release(db: Session, lease: Lease) -> None:
 
 
 async def check_fence(db: Session, lease: Lease) -> None:
-    """Raises `LeaseLost`. An expired lease is still valid while no other process took it: there is no second writer."""
-    # FOR SHARE: a process that takes the lease over waits until this transaction ends.
+    """Raise `LeaseLost` if another process took over. Until then, even an expired lease is valid."""
+    # FOR SHARE: a process that takes over the lease waits until this transaction ends.
     held = await db.fetch_one(
         "SELECT 1 FROM leases WHERE run_id = ? AND owner = ? AND token = ? FOR SHARE",
         (lease.run_id, lease.owner, lease.token),
@@ -131,7 +131,7 @@ async def build_lost(db: Session, lease: Lease) -> LeaseLost:
 
 
 async def check_free(db: Session, run_id: str, machine: Machine) -> str:
-    """Return the holder that did not release the lease, and lock it. Raises `RunUnknown` and `LeaseHeld`."""
+    """Lock a free lease and return the holder that did not release it. Raises `RunUnknown` and `LeaseHeld`."""
     row = await db.fetch_one(
         f"SELECT {holding_columns(db.dialect)} FROM leases WHERE run_id = ? FOR UPDATE",
         (run_id,),

@@ -1,4 +1,4 @@
-"""Outgoing messages and their receivers. See `store.outbox.OutboxStore`; each method is one transaction."""
+"""Outgoing messages and their receivers: `store.outbox.OutboxStore` in SQL. Each method is one transaction."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -43,6 +43,7 @@ class SqlOutbox:
 
     async def settle(self, row: OutboxRow) -> bool:
         async def change(db: Session) -> bool:
+            # `attempts` identifies the claim: every claim increments it.
             settled = await db.execute(
                 "UPDATE outbox SET state = ?, due_at = ?, reason = ? WHERE key = ? AND attempts = ? AND state = 'open'",
                 (row.state, row.due_at, row.reason, row.key, row.attempts),

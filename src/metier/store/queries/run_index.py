@@ -1,6 +1,6 @@
-"""The run index: columns of a run, lists and searches, and the removal of ended runs.
+"""The run index: the columns of a run, lists and searches, and the deletion of ended runs.
 
-Everything runs inside the caller's transaction.
+All functions run in the caller's transaction.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,21 +20,21 @@ _COLUMNS = (
 )
 _RUNNABLE = "status IN ('pending', 'in_progress')"
 _ENDED = "status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')"
-# The parent of an ended run may still ask for the run's outcome. A scalar, not EXISTS: for that PostgreSQL may build a
-# hash table of all runs.
+# The parent of an ended run may still need the run's outcome. A scalar subquery, because PostgreSQL may build a hash
+# table of all runs for EXISTS.
 _PARENT_HAS_ENDED = (
     "(parent_run_id = '' OR coalesce((SELECT parent.status IN ('completed', 'failed', 'timeout', 'escalated',"
     " 'canceled') FROM runs AS parent WHERE parent.run_id = run.parent_run_id), TRUE))"
 )
 _TABLES = ("approvals", "approval_attempts", "blob_names", "receivers", "run_usage", "runs", "leases")
-"""Tables whose rows are deleted with their run, besides the journal."""
+"""Tables whose rows are deleted together with their run, in addition to the journal."""
 
 type Conditions = Mapping[str, str | int]
-"""Conditions with one placeholder each, and their values; an empty value is no condition."""
+"""Conditions with one placeholder each, and their values. Conditions with an empty value are ignored."""
 
 
 async def insert_run(db: Session, row: RunRow) -> None:
-    """Raises `RunExists`."""
+    """Insert a run. Raises `RunExists`."""
     inserted = await db.execute(
         "INSERT INTO runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at,"
         " turns, cost_usd, reason, queue, task_id, tokens)"
@@ -49,7 +49,7 @@ async def insert_run(db: Session, row: RunRow) -> None:
 
 
 async def update_run(db: Session, run_id: str, changes: Mapping[str, str | int | float]) -> None:
-    """Raises `ValueError` for a column that may not change."""
+    """Change columns of a run. Raises `ValueError` for a column that can't change."""
     unknown = changes.keys() - CHANGEABLE
     if unknown:
         raise ValueError(f"These columns of a run cannot change: {sorted(unknown)}")
@@ -61,7 +61,7 @@ async def update_run(db: Session, run_id: str, changes: Mapping[str, str | int |
 
 
 async def ask_to_end(db: Session, run_id: str, ending: str) -> None:
-    """Raises `RunUnknown`. The first request stays."""
+    """Record a request to end the run, unless there is one. Raises `RunUnknown`."""
     asked = await db.execute(
         "UPDATE runs SET ending = CASE ending WHEN '' THEN ? ELSE ending END WHERE run_id = ?", (ending, run_id)
     )
@@ -70,9 +70,9 @@ async def ask_to_end(db: Session, run_id: str, ending: str) -> None:
 
 
 async def list_runs(db: Session, where: Conditions, *, limit: int, machine: Machine) -> list[RunRow]:
-    """Newest first."""
+    """List runs, newest first."""
     conditions, values = build_where(where)
-    # In the order of an index that the conditions use; otherwise the database may read every run.
+    # Ordered like the index that the conditions use; otherwise the database may read every run.
     order = "run.run_id" if where.get("run.run_id >= ?") else "number"
     query = f"{_select(db.dialect)} WHERE {conditions} ORDER BY {order} DESC LIMIT ?"
     rows = await db.fetch_all(query, (*values, limit))
@@ -80,7 +80,8 @@ async def list_runs(db: Session, where: Conditions, *, limit: int, machine: Mach
 
 
 async def search_runs(db: Session, search: RunSearch, *, before: int, limit: int, machine: Machine) -> list[RunRow]:
-    """Newest first. Rows are chosen before leases are joined: a rare word reads every run."""
+    """Search runs, newest first."""
+    # Rows are chosen before leases are joined, because searching for a rare word reads every run.
     conditions, values = _build_conditions(search, db.dialect)
     if before:
         conditions.append("number < ?")
@@ -102,10 +103,10 @@ def _build_conditions(search: RunSearch, dialect: Dialect) -> tuple[list[str], l
     conditions += words
     values += patterns
     bounds: dict[str, SqlValue] = {
-        "cost_usd >= ?": search.least_cost,
-        "cost_usd <= ?": search.most_cost,
-        f"{dialect.unindexed}created_at >= ?": search.begun_since,
-        f"{dialect.unindexed}created_at < ?": search.begun_before,
+        "cost_usd >= ?": search.min_cost,
+        "cost_usd <= ?": search.max_cost,
+        f"{dialect.unindexed}created_at >= ?": search.created_since,
+        f"{dialect.unindexed}created_at < ?": search.created_before,
     }
     given = {condition: value for condition, value in bounds.items() if value is not None}
     conditions += given
@@ -116,7 +117,7 @@ def _build_conditions(search: RunSearch, dialect: Dialect) -> tuple[list[str], l
 
 
 def _build_word_conditions(search: RunSearch, dialect: Dialect) -> tuple[list[str], list[str]]:
-    """Only the case of ASCII letters is ignored: SQLite's LIKE does that, and PostgreSQL's table of words."""
+    """Build the conditions for words. Like SQLite's LIKE, they only ignore the case of ASCII letters."""
     operators = ["LIKE"] * len(search.words) + ["NOT LIKE"] * len(search.not_words)
     patterns = [quote_like(word) for word in (*search.words, *search.not_words)]
     if dialect.name == "sqlite":
@@ -127,7 +128,7 @@ def _build_word_conditions(search: RunSearch, dialect: Dialect) -> tuple[list[st
 
 
 async def list_stale(db: Session, *, queue: str, limit: int, machine: Machine) -> list[RunRow]:
-    """Oldest first."""
+    """List runnable runs without a driver, oldest first."""
     rows = await db.fetch_all(
         f"{_select(db.dialect)} WHERE queue = ? AND queue <> '' AND {_RUNNABLE}"
         f" AND {db.dialect.lease_is_over} ORDER BY number LIMIT ?",
@@ -137,7 +138,7 @@ async def list_stale(db: Session, *, queue: str, limit: int, machine: Machine) -
 
 
 class EndedRuns(Struct, frozen=True, kw_only=True):
-    """A page of ended runs: see `Store.list_ended`."""
+    """The parameters of `Store.list_ended`."""
 
     updated_before: datetime
     after: RunRow | None
@@ -146,8 +147,8 @@ class EndedRuns(Struct, frozen=True, kw_only=True):
 
 
 async def list_ended(db: Session, page: EndedRuns, *, machine: Machine) -> list[RunRow]:
-    """By the time of their last change, oldest first."""
-    # The index is named because SQLite, without statistics, would prefer the one by status, and sort.
+    """List ended runs by the time of their last change, oldest first."""
+    # The index is named because SQLite, without statistics, would prefer the one by status and then sort.
     query = f"{_select(db.dialect, 'INDEXED BY runs_by_end')} WHERE {_ENDED} AND updated_at < ? AND {_PARENT_HAS_ENDED}"
     values: list[SqlValue] = [page.updated_before]
     if page.after is not None:
@@ -163,14 +164,14 @@ async def list_ended(db: Session, page: EndedRuns, *, machine: Machine) -> list[
 async def delete_runs(
     db: Session, run_ids: Sequence[str], *, machine: Machine, keep_journal_of: Collection[str] = ()
 ) -> list[str]:
-    """Return the runs that existed and that no process drives: those are deleted."""
+    """Delete the runs that no process drives, and return them."""
     is_one_of = db.dialect.is_one_of
     leases = await db.fetch_all(
         f"SELECT run_id, {holding_columns(db.dialect)} FROM leases WHERE run_id {is_one_of} ORDER BY run_id FOR UPDATE",
         (run_ids,),
     )
     held = {run_id for run_id, *holding in leases if not build_holding(tuple(holding)).is_free(machine)}
-    # After the locks: another process may have deleted some of these runs meanwhile.
+    # Read after locking, because another process may have deleted some of these runs meanwhile.
     found = await db.fetch_all(f"SELECT run_id FROM runs WHERE run_id {is_one_of}", (run_ids,))
     free = [run_id for (run_id,) in found if run_id not in held]
     with_journal = [run_id for run_id in free if run_id not in keep_journal_of]

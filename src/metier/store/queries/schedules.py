@@ -1,4 +1,4 @@
-"""Schedules and their due times. See `store.schedules.ScheduleStore`; each method is one transaction."""
+"""Schedules and their due times: `store.schedules.ScheduleStore` in SQL. Each method is one transaction."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -80,6 +80,7 @@ class SqlSchedules:
 
     async def decide_due(self, mark: ScheduleMark, *, decided_to: datetime, firings: Sequence[Firing]) -> bool:
         async def change(db: Session) -> bool:
+            # Compare and set: the mark only moves from the position that the caller read, so one process decides.
             moved = await db.execute(
                 "UPDATE schedule_marks SET decided_to = ?"
                 " WHERE queue = ? AND name = ? AND timing = ? AND decided_to = ?",

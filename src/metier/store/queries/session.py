@@ -1,7 +1,7 @@
-"""One way to talk to either database: statements, values and rows are the same on both.
+"""One interface for both databases, with the same statements, values and rows.
 
-A statement is written once, with bare table names and `?` for values. `Dialect` has the few expressions that differ,
-and `translate` rewrites the rest of a statement for one database.
+A statement is written once, with bare table names and `?` for values. `Dialect` has the few expressions that differ;
+`translate_for_sqlite` and `translate_for_postgres` rewrite the rest.
 """
 
 import re
@@ -22,36 +22,36 @@ NO_LIMIT = 2**62
 
 
 class RowExists(Exception):
-    """A unique index already has this row. Raised if the statement has no `ON CONFLICT` clause."""
+    """A unique index already has this row. Only raised for statements without an `ON CONFLICT` clause."""
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
     """SQL expressions that differ between the databases.
 
-    SQLite calls Python functions for clocks and leases (see `sqlite.connection`): processes of one machine share a
-    clock that cannot be set. Processes on many machines only share the clock of the server.
+    SQLite calls Python functions for clocks and leases (see `sqlite.connection`), because the processes of one machine
+    share a clock that cannot be set. Processes on several machines only share the clock of the server.
     """
 
     name: Literal["sqlite", "postgres"]
     seconds_from_now: str
-    """A point in time; the placeholder is the number of seconds, NULL for never."""
+    """A point in time. The placeholder is the number of seconds, or NULL for never."""
     blob_time_from_now: str
-    """The same, in the format of `blobs.put_at`."""
+    """The same in the format of `blobs.put_at`."""
     lease_end: str
     """The end of a lease that lasts for the number of seconds in the placeholder."""
     lease_seconds_left: str
-    """The time until the lease of the row ends, 0 or less if it has ended."""
+    """The number of seconds until the lease of the row ends; 0 or less if it has ended."""
     lease_is_over: str
-    """Whether any process can take the lease of the row."""
+    """True if any process can acquire the lease of the row."""
     next_token: str
-    """A statement that returns the next fencing token. A token is never reused, even after a deletion."""
+    """A statement that returns the next fencing token. Tokens are never reused, even after a deletion."""
     is_one_of: str
-    """Compares what precedes it with the list in the placeholder."""
+    """Follows an expression and compares it with the list in the placeholder."""
     is_true: str
-    """Follows a boolean column. Must match the text of partial indexes: SQLite uses one only if the terms are equal."""
+    """Follows a boolean column. Must match the text of partial indexes, because SQLite only uses them then."""
     is_false: str
     unindexed: str
-    """Precedes a column whose index must not be used: SQLite has no statistics and would prefer it, then sort."""
+    """Precedes a column whose index must not be used. SQLite has no statistics and would prefer it, then sort."""
     hour_of_creation: str
     hour_of_update: str
 
@@ -90,7 +90,7 @@ POSTGRES = Dialect(
 
 
 class Session(Protocol):
-    """A connection, inside of a transaction if the caller of the query asked for one."""
+    """A connection. It is in a transaction if the query runs in `Database.write`."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -105,11 +105,11 @@ class Session(Protocol):
 
 
 type Work[T] = Callable[[Session], Coroutine[Any, Any, T]]
-"""A function of queries. It must await nothing but its session: SQLite runs it without an event loop."""
+"""A function that runs queries. It must only await its session, because SQLite runs it without an event loop."""
 
 
 class Database(Protocol):
-    """Connections to one database, with the retries and the durability that it needs."""
+    """Connections to one database. It handles retries and durability."""
 
     async def read[T](self, work: Work[T]) -> T:
         """Run queries that change nothing."""
@@ -118,15 +118,15 @@ class Database(Protocol):
     async def write[T](
         self, work: Work[T], *, durable: bool = False, slow: bool = False, repeatable: bool = False
     ) -> T:
-        """Run a change in one transaction, once, even if the connection is lost during the commit.
+        """Run a change in one transaction, exactly once, even if the connection is lost during the commit.
 
-        `slow` keeps a long change from blocking the event loop. A `repeatable` change can run twice, which saves
-        noting that it was committed.
+        `slow` prevents a long change from blocking the event loop. A `repeatable` change may run twice, so its commit
+        doesn't have to be recorded.
         """
         ...
 
     async def append(self, work: Work[None], has_landed: Work[bool], *, durable: bool) -> None:
-        """Run the one statement that appends entries. `has_landed` checks after a lost answer whether it counts."""
+        """Append entries. If the connection is lost, `has_landed` checks whether they were committed."""
         ...
 
     async def in_thread[T](self, work: Callable[[], T]) -> T:
@@ -148,24 +148,24 @@ _SQLITE_ONLY = re.compile(r" INDEXED BY \w+")
 # Bounded: lists of entries and searches give statements of many shapes.
 @lru_cache(maxsize=1024)
 def translate_for_sqlite(statement: str) -> str:
-    """Drop locks, because SQLite has one writer at a time, and collations, because its own compares bytes."""
+    """Remove locks, because SQLite has only one writer, and collations, because SQLite compares bytes by default."""
     return _POSTGRES_ONLY.sub("", statement)
 
 
 @lru_cache(maxsize=1024)
 def translate_for_postgres(statement: str) -> bytes:
-    """Prefix tables, because programs share a server, and use the driver's placeholder."""
+    """Add a prefix to tables, because programs share a server, and use the driver's placeholder."""
     named = _TABLE_REFERENCE.sub(r"\1 agent_\2", _SQLITE_ONLY.sub("", statement))
     return named.replace("%", "%%").replace("?", "%s").encode()
 
 
 def render_time(moment: datetime) -> str:
-    """Always with microseconds, so that texts sort like times."""
+    """Format a time for SQLite, always with microseconds, so that texts sort like times."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def parse_time(value: str | datetime) -> datetime:
-    """Return a time of a row in UTC: SQLite stores text, PostgreSQL answers in the time zone of the session."""
+    """Read a time from a row as UTC. SQLite stores text; PostgreSQL returns the time zone of the session."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     try:

@@ -1,4 +1,4 @@
-"""Usage of model calls. See `store.usage.UsageStore`; each method is one transaction."""
+"""Usage of model calls: `store.usage.UsageStore` in SQL. Each method is one transaction."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,13 +19,13 @@ from metier.store.usage import (
     UsageRow,
     UsageTotal,
     compute_changes,
-    spread,
+    compute_totals,
 )
 from metier.telemetry.excerpt import one_line
 
 _NAMES = ("calls", "input_tokens", "cached_tokens", "output_tokens", "cost_usd", "unpriced_calls")
 _AMOUNTS = ", ".join(_NAMES)
-# Sums of integers are exact decimals in PostgreSQL.
+# Cast, because PostgreSQL sums integers as decimals.
 _SUMS = ", ".join(f"CAST(sum({name}) AS {'DOUBLE PRECISION' if name == 'cost_usd' else 'BIGINT'})" for name in _NAMES)
 _ADD = ", ".join(f"{name} = total.{name} + excluded.{name}" for name in _NAMES)
 _ENDED = "status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')"
@@ -100,7 +100,7 @@ class SqlUsage:
         return await self._database.read(query)
 
     async def sample_times(self, *, since: datetime, most: int) -> tuple[int, list[RunTime]]:
-        # Number and conditions are in the index by creation: only the rows of the sample are read.
+        # The index by creation has the number and all conditions, so only the rows of the sample are read.
         ended = f"FROM runs WHERE created_at >= ? AND run_id NOT LIKE 'child-%' AND {_ENDED}"
 
         async def query(db: Session) -> tuple[int, list[RunTime]]:
@@ -126,7 +126,7 @@ def _build_time(row: SqlRow) -> RunTime:
 
 
 def _from_unrecorded(db: Session) -> str:
-    # The index is named because SQLite, without statistics, would prefer the one by status, and read every ended run.
+    # The index is named because SQLite, without statistics, would prefer the one by status and read every ended run.
     return f"FROM runs INDEXED BY runs_without_usage WHERE has_usage {db.dialect.is_false} AND {_ENDED}"
 
 
@@ -149,7 +149,7 @@ async def _record(db: Session, run_id: str, rows: Sequence[UsageRow]) -> None:
                 f"INSERT INTO run_usage (run_id, hour, model, skill, {_AMOUNTS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (run_id, row.hour, row.model, row.skill, *row.amounts),
             )
-    for key, amounts in spread(changes, agent=agent, task=one_line(task, MAX_TASK_NAME)).items():
+    for key, amounts in compute_totals(changes, agent=agent, task=one_line(task, MAX_TASK_NAME)).items():
         await db.execute(
             f"INSERT INTO usage_totals AS total (dimension, grain, period, name, {_AMOUNTS})"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

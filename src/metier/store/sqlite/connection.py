@@ -1,6 +1,6 @@
 """Connections to one SQLite file: creation, modes, tables and transactions.
 
-Exceptions of `sqlite3` become those of `store.failures`.
+Exceptions of `sqlite3` are converted to those of `store.failures`.
 """
 
 import contextlib
@@ -63,9 +63,10 @@ _BY_CODE = {
         StoreUnavailable, "cannot store a value of this size", "Keep values below one gigabyte"
     ),
 }
-"""By extended code, or else by primary code (the low byte)."""
+"""By extended code, or by primary code (the low byte)."""
 
 _MIN_FREE_BYTES = 64 * 1024
+"""With less free space, the disk counts as full. A full disk may still have a few free blocks."""
 
 
 def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -101,12 +102,12 @@ def build_sync_failure(error: OSError, database: Path) -> StoreError:
 
 
 def _explain(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Explanation:
-    # A row with invalid text is damaged. Python reports it without a code.
+    # A row with invalid text is damaged. Python reports this without a code.
     if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return _DAMAGED
     code = _code(error)
     explained = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE
-    # SQLite reports shared memory that cannot grow, and an exhausted quota, as plain I/O errors.
+    # SQLite reports an exhausted quota, and shared memory that cannot grow, as plain I/O errors.
     return FULL if explained is _BROKEN_DISK and _is_disk_full(database) else explained
 
 
@@ -153,7 +154,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
-    """Raise `StoreUnavailable` for a network file system, as far as the list of mounts shows it."""
+    """Raise `StoreUnavailable` for a network file system, if the list of mounts shows it."""
     try:
         text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -167,7 +168,7 @@ def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def get_file_system(folder: str, mountinfo: str) -> str:
-    """Return the type of the file system of an absolute path: that of the longest, then of the last matching mount."""
+    """Return the file system type of an absolute path: that of its longest mount point, or the last of equal ones."""
     best, kind = "", ""
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -189,14 +190,14 @@ MIN_SQLITE_VERSION = (3, 37, 0)
 """The first version with STRICT tables."""
 LOG_SIZE = 2 * 1024 * 1024
 """Length at which the write-ahead log is copied into the database and restarted. Half of the ballast, so that the freed
-space is enough for that even on a full disk."""
+space is enough for this even on a full disk."""
 _RETRY_SECONDS = 0.02
 
 type Change[T] = Callable[[sqlite3.Connection], T]
 
 
 class Opening(Struct, frozen=True, kw_only=True):
-    """Parameters of opening a file."""
+    """The parameters for opening a file."""
 
     path: Path
     lock_timeout_seconds: float
@@ -207,13 +208,15 @@ class Opening(Struct, frozen=True, kw_only=True):
 
 class Connections(NamedTuple):
     quick: sqlite3.Connection
+    """Fails at once if another process has the lock. For the event loop."""
     patient: sqlite3.Connection
+    """Waits for the lock. For threads."""
     log: int
-    """Descriptor of the write-ahead log, for syncing. SQLite has no locks on this file that closing it could drop."""
+    """Descriptor of the write-ahead log, for syncing. SQLite holds no locks on this file that closing it would drop."""
 
 
 def connect(opening: Opening, *, alone: bool = False) -> Connections:
-    """Open the file. `alone` excludes other processes and needs no shared memory: for a completely full disk."""
+    """Open the file. `alone` excludes other processes and needs no shared memory, for a disk without any free space."""
     if sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old", hint="Use SQLite 3.37 or newer")
     with contextlib.ExitStack() as opened:
@@ -225,11 +228,12 @@ def connect(opening: Opening, *, alone: bool = False) -> Connections:
                 # Before the first access, so that the index of the write-ahead log is in memory instead of a file.
                 patient.execute("PRAGMA locking_mode=EXCLUSIVE")
             else:
-                # Only has an effect before the first table is created, but always needs space.
+                # This only has an effect before the first table is created, but it always needs space.
                 patient.execute("PRAGMA auto_vacuum=INCREMENTAL")
             _prepare(patient, opening)
             quick = patient if alone else opened.enter_context(contextlib.closing(_connect(opening, timeout=0)))
             for connection in (patient, quick):
+                # No syncs and no checkpoints by SQLite: `SqliteDatabase` does both, so that commits can share them.
                 connection.execute("PRAGMA synchronous=NORMAL")
                 connection.execute("PRAGMA wal_autocheckpoint=0")
                 connection.execute(f"PRAGMA journal_size_limit={LOG_SIZE}")
@@ -261,7 +265,7 @@ def _add_functions(connection: sqlite3.Connection, clock: Clock, machine: Machin
         return None if seconds is None else render_time(clock.now() + timedelta(seconds=seconds))
 
     def lease_seconds_left(boot_id: str | None, until: float | None) -> float:
-        # An uptime of an earlier boot means nothing, and no process of that boot is alive.
+        # The uptime of an earlier boot means nothing, and no process of that boot is alive.
         return 0.0 if until is None or boot_id != machine.boot_id() else until - machine.uptime()
 
     def unix_time_from_now(seconds: float) -> float:
@@ -281,11 +285,12 @@ def _add_functions(connection: sqlite3.Connection, clock: Clock, machine: Machin
 
 
 def _create_file(path: Path) -> None:
-    """Create an empty file that only its owner can read. SQLite gives its other files the same mode."""
+    """Create an empty file that only its owner can read. SQLite creates its other files with the same mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
-    # Linked into place: opening and closing a database file directly would drop all POSIX locks of this process on it.
+    # Created under another name and then linked: closing the database file would drop all POSIX locks that this process
+    # has on it, including those of SQLite.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(descriptor)
     try:
@@ -296,14 +301,13 @@ def _create_file(path: Path) -> None:
         path.touch(mode=0o600)  # a file system without links
     finally:
         Path(name).unlink()
+    # Otherwise the new file might not survive a power failure: SQLite only syncs the folders of files that it created.
     for folder in (path.parent, path.parent.parent):
-        sync_folder(
-            folder
-        )  # or the new file might not survive a power failure; SQLite only syncs files that it created
+        sync_folder(folder)
 
 
 def _prepare(connection: sqlite3.Connection, opening: Opening) -> None:
-    """Switch to write-ahead logging and migrate. It takes the write lock, so an unusable folder fails here."""
+    """Switch to write-ahead logging and migrate. This takes the write lock, so it fails for an unusable folder."""
     _switch_to_wal(connection, opening)
     transact(connection, lambda inside: migrate(inside, opening.path), None)
 
@@ -347,5 +351,5 @@ def _commit(connection: sqlite3.Connection, landed: Change[bool] | None) -> None
             connection.execute("ROLLBACK")
         if landed is None or not is_unclear(error) or not landed(connection):
             raise
-        # It was committed after all. A checkpoint syncs it, or fails.
+        # It was committed after all. The checkpoint syncs it, or fails.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -17,7 +17,7 @@ from metier.store.sqlite.connection import build_failure
 from metier.store.sqlite.store import MIN_FREE_BYTES, Ballast
 
 CHECK_TIMEOUT_SECONDS = 10.0
-"""Time limit of the check: a database of millions of runs is only partly read."""
+"""Time limit of the check. A database with millions of runs is only partly read."""
 _STEPS_BETWEEN_CHECKS = 10_000
 
 
@@ -63,7 +63,7 @@ def examine_room(database: Path) -> StoreRoom:
 
 
 def list_newest_runs(database: Path, *, limit: int) -> list[str]:
-    """List the newest runs; none if the database cannot be read."""
+    """List the newest runs. Return an empty list if the database cannot be read."""
     try:
         with _open_read_only(database) as connection:
             found = connection.execute("SELECT run_id FROM runs ORDER BY number DESC LIMIT ?", (limit,))
@@ -90,7 +90,7 @@ def _open_read_only(database: Path) -> closing[sqlite3.Connection]:
 
 
 def has_steady_clock() -> bool:
-    """Return True if leases use a clock that can't be set, and the boot id is known."""
+    """Return True if leases use a clock that can't be set and the boot id is known."""
     return SystemMachine().boot_id() != "wall"
 
 

@@ -266,7 +266,7 @@ CREATE INDEX runs_without_usage ON runs (number) WHERE has_usage = 0;
 CREATE INDEX runs_by_creation ON runs (created_at, status, run_id);
 """
 
-# Every run has a lease from its creation. In older versions, runs that no process had driven had none.
+# Every run has a lease since its creation. In older versions, runs that had never been driven had none.
 _LEASES = """
 INSERT INTO leases (run_id, owner, token, since, boot_id, until, process)
     SELECT run_id, '', 0, '', '', 0.0, '' FROM runs WHERE run_id NOT IN (SELECT run_id FROM leases);
