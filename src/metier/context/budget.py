@@ -99,6 +99,7 @@ def fit(
     `counter` and `memory` cache results for later turns of the run. Raises `PromptTooLarge` if the parts that are never
     removed don't fit.
     """
+    # Estimates are summed without the factor, so the limit is divided by it instead.
     limit = int(budget.limit / factor)
     memory = memory or PromptMemory()
     stable = _get_stable(prompt, counter, memory)

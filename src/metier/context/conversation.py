@@ -106,6 +106,7 @@ class KnownFact(Struct, frozen=True, kw_only=True):
 def build_measures(options: ChatOptions, *, limit: int) -> Measures:
     """Compute the limits for a prompt of at most `limit` tokens."""
     fold = max(100, min(options.summarize_at_tokens, limit // 3))
+    # A summary leaves 40 % of the turns, so that the next one is only needed several turns later.
     return Measures(
         fold_tokens=fold,
         keep_tokens=fold * 2 // 5,

@@ -194,6 +194,7 @@ def _decode(path: str, read: Read) -> str | _Refused:
         data = read(path)
     except SkillError as error:
         return _Refused(error.message)
+    # Like git, treat a file with a NUL byte near its start as binary.
     if b"\0" in data[:8192]:
         return _Refused("it is not text")
     return data.decode("utf-8", "replace")

@@ -66,6 +66,7 @@ def _scan_object(text: str, start: int) -> tuple[int, str]:
     while index < len(text):
         character = text[index]
         if character == '"':
+            # Brackets and comment signs inside of strings don't count.
             end = _end_of_string(text, index)
             kept.append(text[index:end])
             index = end

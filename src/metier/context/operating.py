@@ -18,6 +18,7 @@ FILE_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "Bash"})
 CHANGING_TOOLS = frozenset({"Write", "Edit", "Bash"})
 """Tools that change something: a run with one of them gets the planning tool."""
 
+# Not `gpt-oss`, `gpt-neo` and `gpt-j`, which are open models.
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
     ("claude", re.compile(r"claude", re.IGNORECASE)),
     ("gemini", re.compile(r"gemini", re.IGNORECASE)),

@@ -46,5 +46,6 @@ def render_nearby(files: Iterable[ProjectFile]) -> str:
 def _render(file: ProjectFile, title: str) -> str:
     if file.is_own:
         return f"{title}\n\n{file.text}"
+    # An untrusted folder chooses the file's path, which must not be able to end the attribute or the tag.
     source = "".join(letter for letter in file.path if letter.isprintable() and letter not in '"<>&')
     return f"{NOT_TRUSTED}\n{fence(file.text, tag=PROJECT_TEXT, attributes=f'source="{source}"')}"

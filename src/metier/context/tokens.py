@@ -11,6 +11,7 @@ from math import ceil
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
 from metier.providers.media import count_media
 
+# With spaces and line feeds, which are usually part of the token of a word.
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n"
 _ASCII = bytes(range(128))
 _WIDE = bytes(range(128, 256))

@@ -183,6 +183,7 @@ class Trimmer:
     def _drop_conversation(self) -> None:
         while self.excess > 0 and self.prompt.conversation:
             rest = self.prompt.conversation[2:]
+            # The rest starts with a user message, so that no result lacks its call.
             while rest and rest[0].role != "user":
                 rest = rest[1:]
             gone = self.prompt.conversation[: len(self.prompt.conversation) - len(rest)]

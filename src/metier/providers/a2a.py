@@ -182,6 +182,7 @@ class RemoteAgentProvider:
             message["taskId"] = mark
         elif (task := await self._find_started(number, headers)) is not None:
             return task
+        # Then poll: a request that stays open until the result would not survive a restart of either side.
         configuration: dict[str, JsonValue] = {"returnImmediately": True}
         sent: dict[str, JsonValue] = {"message": message, "configuration": configuration}
         return read_result(await self._call("SendMessage", sent, headers))

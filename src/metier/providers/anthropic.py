@@ -139,6 +139,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     usage = as_object(body.get("usage"))
     cache_read = as_count(usage.get("cache_read_input_tokens"))
     cache_write = as_count(usage.get("cache_creation_input_tokens"))
+    # The vendor counts cached tokens separately; everywhere else, the input includes them.
     return ModelReply(
         parts=tuple(part for block in as_objects(body["content"]) if (part := _parse_block(block, names)) is not None),
         stop_reason=_STOP_REASONS.get(as_text(body.get("stop_reason")), "other"),
@@ -198,11 +199,12 @@ class StreamAssembly:
                 self._extend(self._get_index(event, len(self._blocks) - 1), as_object(event.get("delta")))
             case "message_delta":
                 self._message |= as_object(event.get("delta"))
+                # These counts are cumulative and replace those of `message_start`.
                 self._message["usage"] = as_object(self._message.get("usage")) | as_object(event.get("usage"))
             case "message_stop":
                 self._complete = True
             case _:
-                pass
+                pass  # pings, and event types of later API versions
 
     def message(self) -> Wire:
         if not self._complete:
@@ -295,6 +297,7 @@ def _block(part: Part, media: Mapping[str, bytes]) -> Wire:
 def _build_head(request: ModelRequest) -> Wire:
     head: Wire = {"model": request.model}
     if request.system:
+        # The server rejects empty text blocks.
         head["system"] = [_system_block(block.text, mark=block.cache) for block in request.system if block.text]
     if request.tools:
         head["tools"] = [
@@ -311,6 +314,7 @@ def _build_head(request: ModelRequest) -> Wire:
 
 
 def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
+    # The server rejects longer ids of calls.
     dialect = Dialect(provider=NAME, max_id_length=64, to_wire=lambda turn: _to_wire(turn, request.media))
     history = build_history(request.messages, dialect, cache)
     marks = sum(block.cache for block in request.system)

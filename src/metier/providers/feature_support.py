@@ -72,6 +72,7 @@ class FeatureCache:
     def mark_unsupported(self, feature: Feature, model: str) -> None:
         now = self._now()
         noted = Unsupported(feature, f"{self._provider}/{model}", now)
+        # Read again, because another process may have added entries since.
         fresh = {key: each for key, each in _load(self._file).items() if each.expires > now}
         self._known = {**fresh, self._key(feature, model): noted}
         saved = {key: {"model": each.model, "noted": each.noted} for key, each in self._known.items()}

@@ -92,6 +92,7 @@ class GeminiProvider:
     async def _fetch(
         self, method: str, body: bytes, request: ModelRequest, *, assembly: Assembly | None = None
     ) -> Wire:
+        # Quoted, so that a model's name can't change the path.
         path = f"/{VERSION}/models/{quote(request.model.removeprefix('models/'), safe='')}:{method}"
         check = partial(_check, self._server)
         return await self._rest.fetch(path, body, assembly=assembly, check=check, trace_parent=request.trace_parent)
@@ -123,6 +124,7 @@ def build_count_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCac
         return {"model": f"models/{request.model}", **_build_head(request)}
 
     head = cache.encode_head("count", request, build)
+    # Only this form also counts the instructions and the tools.
     return b'{"generateContentRequest":%s}' % _encode(head, request, facts, cache=cache)
 
 
@@ -144,6 +146,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     parts = _PartReader(request, response_id or _fingerprint(pieces)).read(pieces)
     called = any(isinstance(part, ToolCallPart) for part in parts)
     reason = _STOP_REASONS.get(finish, "other")
+    # The vendor also reports STOP for replies with calls.
     return ModelReply(
         parts=parts,
         stop_reason="tool_calls" if called and reason == "end" else reason,
@@ -186,6 +189,7 @@ class StreamAssembly:
             self._observe(Delta("thinking" if piece.get("thought") else "text", text))
         last = self._pieces[-1] if self._pieces else {}
         same_kind = "text" in last and "text" in piece and bool(last.get("thought")) == bool(piece.get("thought"))
+        # A signature belongs to exactly one part, so text after it starts another part.
         if same_kind and "thoughtSignature" not in last:
             self._pieces[-1] = {**last, **piece, "text": as_text(last["text"]) + text}
         else:
@@ -217,6 +221,7 @@ class _PartReader:
     def _read_call(self, index: int, call: Wire, signature: str) -> ToolCallPart:
         name = as_text(call.get("name"))
         arguments = read_arguments(call.get("args"))
+        # Not every model sends ids. They are derived from the reply, so that a replay gives calls the same ids.
         return ToolCallPart(
             id=as_text(call.get("id")) or f"call_{self._response_id}_{index}",
             name=self._names.get(name, name),

@@ -84,6 +84,7 @@ def failure_of_status(
     after = parse_retry_after(headers, now=now)
     wait = error.retry_after_seconds if after is None else after
     kind, hint = _classify(status, error.words, server)
+    # OpenAI and Anthropic forbid retries with this header.
     may_retry = headers.get("x-should-retry", "").strip().lower() != "false"
     return kind(message, hint=hint, status=status, retry_after_seconds=wait, may_retry=may_retry)
 
@@ -212,4 +213,4 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < 1e9 else None
+    return value if 0 <= value < 1e9 else None  # also None for `nan` and `inf`

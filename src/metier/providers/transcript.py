@@ -269,6 +269,7 @@ def _starts_with_assistant(piece: Piece) -> bool:
 
 
 def _convert(segment: Segment, dialect: Dialect, cache: HistoryCache, *, seen: set[str]) -> Piece:
+    # None separates the two lists, so that different segments never have the same key.
     key = (dialect.variant, *map(id, segment.replies), None, *map(id, segment.inputs))
     messages = (*segment.replies, *segment.inputs)
     piece = cache.find_piece(key)
@@ -348,6 +349,7 @@ def _with_short_id(call: ToolCallPart, dialect: Dialect, used: set[str]) -> Tool
     number = 0
     while True:
         text = f"{call.id}\0{number}" if number else call.id
+        # A hash, so that a call has the same id in every request.
         short = "call_" + hashlib.sha256(text.encode()).hexdigest()[:24]
         if short not in used:
             return replace(call, id=short)

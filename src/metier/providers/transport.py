@@ -40,6 +40,7 @@ def open_http_client(url: str) -> httpx2.AsyncClient:
         headers={"Accept-Encoding": "identity"},
         # Every call in flight holds a connection, and a run may have several: a limit would make calls wait for others.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        # `exchange` limits the whole call. A model may send nothing for minutes, so reads have no limit of their own.
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
         verify=choose_context(url),
     )
@@ -111,6 +112,7 @@ def _quote(body: bytes) -> str:
 
 async def read_body(response: httpx2.Response, *, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
     """Read a whole reply. Raises `ReplyTooLarge` beyond `max_bytes`."""
+    # Counted while reading: a server may send no length, or a wrong one.
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk

@@ -64,6 +64,7 @@ def _create(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
+    # With the secret, other users could forge tokens and archives.
     if sys.platform != "win32" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UsageError(f"The key file '{path}' is readable by other users", hint=f"Run `chmod 600 {path}`")
     secret = path.read_bytes().strip()

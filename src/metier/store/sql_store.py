@@ -65,6 +65,7 @@ class SqlStore:
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)
+        # Nothing depends on a run without entries yet. Its first entries make it durable.
         await self._database.write(lambda db: _insert_run(db, row, entries), durable=bool(entries))
 
     async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:

@@ -73,6 +73,7 @@ class StateOptions:
 def open_state_store(context_id: str, options: StateOptions) -> "StateStore":
     """Open the state of a conversation. Close it, or use it in a `with` block."""
     check_names(context_id=context_id)
+    # One event loop for as long as the store is open, because its connections are bound to the loop.
     runner = asyncio.Runner()
     try:
         store = _run(runner, open_store(options.store, runs=options.runs, environ=options.environ, clock=options.clock))
@@ -365,6 +366,7 @@ def _close_unclosed(store: Store, runner: asyncio.Runner, process: int) -> None:
     if not _is_in_event_loop():
         _close_all(store, runner)
         return
+    # An event loop can't run while another one runs in the same thread.
     thread = threading.Thread(target=_close_all, args=(store, runner))
     thread.start()
     thread.join()

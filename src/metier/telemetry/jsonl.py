@@ -278,6 +278,7 @@ def _take_lock(path: Path) -> BaseFileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Not thread-local, because the thread that closes a run may not be the one that opened it.
+        # Without waiting, because the other writer may hold the lock for its whole run.
         lock = FileLock(path.with_name(_LOCK_NAME), timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False)
         lock.acquire()
     except Timeout as error:
@@ -301,6 +302,7 @@ def _take_over_lock(path: Path) -> BaseFileLock:
             copy.write_bytes(path.read_bytes())
             copy.chmod(0o600)
             copy.replace(path)
+            # The other writer still holds the lock of the old file, so the lock file is replaced, too.
             path.with_name(_LOCK_NAME).unlink(missing_ok=True)
         except OSError as error:
             raise _translate(error, path) from error

@@ -62,6 +62,7 @@ def build_needles(values: Iterable[str]) -> tuple[str, ...]:
         if is_trivial(text):
             continue
         needles.update(_forms(text))
+        # Programs often print values with several lines, such as private keys, line by line.
         needles.update(line.strip() for line in text.splitlines() if len(line.strip()) >= _MIN_LINE)
     return tuple(sorted(needles, key=lambda needle: (-len(needle), needle)))
 
@@ -74,7 +75,7 @@ def _forms(text: str) -> set[str]:
         escaped,
         json.dumps(text, ensure_ascii=False)[1:-1],
         escaped.replace("/", "\\/"),
-        json.dumps(escaped)[1:-1],
+        json.dumps(escaped)[1:-1],  # JSON within JSON, such as recorded arguments
     }
     for encoded in (quote(raw, safe=""), quote(raw, safe="/"), quote_plus(raw), quote(quote(raw, safe=""), safe="")):
         forms |= {encoded, re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)}

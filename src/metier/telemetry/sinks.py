@@ -59,7 +59,7 @@ class FanOut:
         for sink in self._sinks:
             try:
                 sink.write(record)
-            except (LogError, OSError, ValueError) as error:
+            except (LogError, OSError, ValueError) as error:  # `ValueError`: a stream that was closed
                 failed.append(sink)
                 self._report(f"{type(sink).__name__} is disabled: {error}")
         for sink in failed:

@@ -56,6 +56,7 @@ def build_body(
     head = cache.encode_head("stream" if stream else "whole", request, build)
     to_wire = _to_wire_with_reasoning if facts.wants_reasoning_text else _to_wire
     variant = "chat with reasoning" if facts.wants_reasoning_text else "chat"
+    # OpenAI rejects longer ids of calls.
     dialect = Dialect(
         provider=NAME, max_id_length=40, to_wire=lambda turn: to_wire(turn, request.media), variant=variant
     )
@@ -88,6 +89,7 @@ def _build_head(request: ModelRequest, facts: ModelFacts, *, stream: bool, own_s
     if request.temperature is not None and facts.takes_temperature:
         body["temperature"] = request.temperature
     if stream:
+        # Without this option, streams have no token counts.
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
 
@@ -138,6 +140,7 @@ class StreamAssembly:
 
     def _extend(self, delta: Wire) -> None:
         self._add_text("content", as_text(delta.get("content")))
+        # Servers use one of two names: for example, vLLM the first and OpenRouter the second.
         self._add_text("reasoning_content", as_text(delta.get("reasoning_content")) or as_text(delta.get("reasoning")))
         self._add_text("refusal", as_text(delta.get("refusal")))
         for piece in as_objects(delta.get("tool_calls")):

@@ -37,6 +37,8 @@ NAME = "openai"
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
     def build() -> Wire:
+        # The server doesn't store the conversation, because every request has the whole history. Reasoning is then only
+        # returned in encrypted form.
         limits: Wire = {"max_output_tokens": request.max_tokens, "store": False}
         if facts.reasons:
             limits["include"] = ["reasoning.encrypted_content"]
@@ -71,6 +73,7 @@ def _build_head(request: ModelRequest) -> Wire:
     if system:
         body["instructions"] = system
     if request.tools:
+        # Not strict: strict schemas must require all parameters, and most tools have optional ones.
         body["tools"] = [
             {
                 "type": "function",

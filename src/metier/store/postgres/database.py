@@ -374,6 +374,7 @@ def check_server(variable: str, environ: Mapping[str, str], run_ids: Sequence[st
             known = connection.execute(
                 "SELECT run_id FROM agent_runs WHERE run_id = ANY(%s)", ([encode_text(each) for each in run_ids],)
             )
+            # The server read its clock about halfway between the two times.
             return ServerHealth(
                 seconds_ahead=float(row[0]) - (started + ended) / 2 if row else 0.0,
                 error_seconds=(ended - started) / 2,

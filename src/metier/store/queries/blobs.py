@@ -112,6 +112,7 @@ class Blobs:
 
     async def _is_fresh(self, db: Session, digest: str) -> bool:
         """Return True if the blob exists and won't be swept before an entry can name it."""
+        # Half of the grace period is left for writing that entry.
         row = await db.fetch_one(
             f"SELECT 1 FROM blobs WHERE digest = ? AND is_whole {db.dialect.is_true}"
             f" AND put_at > {db.dialect.blob_time_from_now}",

@@ -216,6 +216,7 @@ async def _append_events(db: Session, state: ContextState, events: tuple[NewEven
     row = await db.fetch_one("SELECT last_event FROM context_state WHERE context_id = ?", (state.context_id,))
     number = int(row[0]) if row else 0
     for event in events:
+        # An event of a repeated message isn't inserted, so that numbers stay consecutive.
         number += await db.execute(
             "INSERT INTO conversation_events"
             " (context_id, number, event_type, payload, timestamp, turn_number, agent_id, message_id)"

@@ -8,6 +8,7 @@ from metier.store.queries.session import RowExists, Session, SqlValue
 
 # FOR SHARE: a process that takes over the lease waits until this is committed, so its reads see these entries.
 _HELD = "WITH held AS (SELECT * FROM leases WHERE run_id = ? AND owner = ? AND token = ? FOR SHARE)"
+# Nothing is inserted unless the journal ends right before the first entry, so two writers can't both append.
 _INSERT = (
     " INSERT INTO journal (run_id, seq, kind, data, checksum)"
     " SELECT held.run_id, column1, column2, column3, column4 FROM held, (VALUES {rows}) AS entry"
@@ -45,6 +46,7 @@ async def append(db: Session, lease: Lease, entries: Sequence[StoredEntry], *, d
         except RowExists:  # a second writer with the same lease was faster
             added = []
     if len(added) < len(entries):
+        # The statement inserts all entries or none. Find the reason, the most likely one first.
         await check_fence(db, lease)
         raise build_misplaced(lease.run_id, entries[0].seq, last=await get_last_seq(db, lease.run_id))
 

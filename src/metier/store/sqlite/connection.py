@@ -237,6 +237,7 @@ def connect(opening: Opening, *, alone: bool = False) -> Connections:
                 connection.execute("PRAGMA synchronous=NORMAL")
                 connection.execute("PRAGMA wal_autocheckpoint=0")
                 connection.execute(f"PRAGMA journal_size_limit={LOG_SIZE}")
+                # Overwrite deleted content if that needs no extra writes: journals contain private data.
                 connection.execute("PRAGMA secure_delete=FAST")
                 _add_functions(connection, opening.clock, opening.machine)
             log = os.open(opening.path.with_name(opening.path.name + "-wal"), os.O_RDWR)
@@ -252,7 +253,7 @@ def _connect(opening: Opening, *, timeout: float) -> sqlite3.Connection:
     return sqlite3.connect(
         opening.path,
         timeout=timeout,
-        isolation_level=None,
+        isolation_level=None,  # otherwise the module would start transactions by itself
         check_same_thread=False,  # used by several worker threads, one at a time: see `SqliteDatabase._turn`
         factory=opening.connection_class,
     )
@@ -332,6 +333,7 @@ def _switch_to_wal(connection: sqlite3.Connection, opening: Opening) -> None:
 
 
 def transact[T](connection: sqlite3.Connection, change: Change[T], landed: Change[bool] | None) -> T:
+    # Immediate: a transaction that starts by reading would fail if another process writes before it does.
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = change(connection)

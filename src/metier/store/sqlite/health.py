@@ -46,6 +46,7 @@ def examine_database(database: Path, *, seconds: float = CHECK_TIMEOUT_SECONDS) 
     until = time.monotonic() + seconds
     try:
         with _open_read_only(database) as connection:
+            # SQLite interrupts the statement when the handler returns true.
             connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_CHECKS)
             found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
             if found != ["ok"]:
@@ -112,6 +113,7 @@ def _check_entries(connection: sqlite3.Connection, *, until: float) -> StoreHeal
 
 
 def _describe(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> StoreError:
+    # `quick_check` reports damage as rows, so the error built from them has no code.
     if isinstance(error, sqlite3.Error) and not getattr(error, "sqlite_errorname", ""):
         error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
     return build_failure(error, database)

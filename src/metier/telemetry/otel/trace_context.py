@@ -28,6 +28,7 @@ class TraceParent(Struct, frozen=True):
         if found is None:
             return None
         version, trace_id, span_id, flags, more = found.groups()
+        # The standard forbids version ff and ids of zeros. Only later versions may have more fields than version 00.
         if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
             return None
         return cls(trace_id, span_id, is_sampled=bool(int(flags, 16) & _SAMPLED))
