@@ -277,7 +277,7 @@ class RemoteAgentProvider:
 
 
 def check_status(status: int, agent: str) -> None:
-    """Raise a `CallFailed` for the status of an error."""
+    """Raise the `CallFailed` for an error status."""
     if status < 300:
         return
     message = f"Remote agent {agent!r} answered with status {status}"

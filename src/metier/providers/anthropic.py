@@ -314,7 +314,7 @@ def _build_head(request: ModelRequest) -> Wire:
 
 
 def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
-    # The server rejects longer ids of calls.
+    # The server rejects longer call ids.
     dialect = Dialect(provider=NAME, max_id_length=64, to_wire=lambda turn: _to_wire(turn, request.media))
     history = build_history(request.messages, dialect, cache)
     marks = sum(block.cache for block in request.system)

@@ -2,7 +2,7 @@
 
 
 def cut_middle(text: str, limit: int, *, where: str = "") -> str:
-    """Keep the start and the end, with a mark between them that gives the omitted length and `where` the full text is.
+    """Keep the start and the end. The mark between them has the omitted length and, if given, `where` the full text is.
 
     The result, including the mark, is at most `limit` characters long, unless the mark alone is longer.
     """

@@ -184,7 +184,7 @@ class NameRules:
         return len(text)
 
     def _read_name(self, text: str, place: NamePlace) -> "_Name | None":
-        """Return the name at a place, or None if it isn't the name of a secret."""
+        """Return the name at a position, or None if it isn't the name of a secret."""
         start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
         name = text[start : place.end]
         if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:

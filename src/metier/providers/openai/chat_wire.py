@@ -56,7 +56,7 @@ def build_body(
     head = cache.encode_head("stream" if stream else "whole", request, build)
     to_wire = _to_wire_with_reasoning if facts.wants_reasoning_text else _to_wire
     variant = "chat with reasoning" if facts.wants_reasoning_text else "chat"
-    # OpenAI rejects longer ids of calls.
+    # OpenAI rejects longer call ids.
     dialect = Dialect(
         provider=NAME, max_id_length=40, to_wire=lambda turn: to_wire(turn, request.media), variant=variant
     )
