@@ -63,8 +63,8 @@ class Blobs:
             await self._remove(batch)
 
     async def _put_in_parts(self, digest: str, data: bytes) -> None:
-        # The row comes first because the parts refer to it. `is_whole` is set last, so that the blob can't be read if the
-        # process dies in between.
+        # The row comes first because the parts refer to it. `is_whole` is set last, so that an incomplete blob is never
+        # read if the process dies in between.
         is_whole = await self._database.write(
             lambda db: _put_row(db, digest, len(data), is_whole=False), repeatable=True
         )
