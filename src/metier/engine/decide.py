@@ -197,7 +197,7 @@ def _is_beside(state: RunState, first: Step, step: Step) -> bool:
 
 def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | Verdict:
     """Return the action before these steps (refusal, hook or question), or the verdict that lets them run."""
-    # Refusals come before hooks, and hooks before questions: nobody is asked about a call that cannot run.
+    # Refusals come before hooks, and hooks before questions: no user is asked about a call that cannot run.
     first = pending[0]
     if first.denied:
         tried = f"{WRITE_ACCESS}: {first.needs_write}. " if first.needs_write else ""

@@ -48,7 +48,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
 async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> ApprovalAsked:
     name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
-    # The nonce makes IDs in an adopted run unpredictable, so that nobody can have answered them before.
+    # The nonce makes IDs in an adopted run unpredictable, so that they cannot have been answered before.
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
     now = services.clock.now()
     expires = now + timedelta(hours=services.runtime.approval_expiry_hours)
