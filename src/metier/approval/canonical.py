@@ -1,6 +1,6 @@
-"""The one spelling of an argument that rules are matched against: paths resolved, URLs parsed. Pure text, no disk.
+"""The canonical form of arguments, which rules match: paths resolved, URLs parsed. Pure text, no disk.
 
-A link is not followed here: whether a path really stays where it seems to be is checked by the tool that opens it.
+Links aren't followed here. The tool that opens a path checks where it leads.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from pydantic import JsonValue
 type Kind = Literal["path", "url", "text"]
 
 UNPARSED = "unparsed:"
-"""In front of an address that has a user name, a blank, a backslash, or no host: no honest prefix matches it."""
+"""Prefix of a URL with a user name, a blank, a backslash or no host, so that no rule about real URLs matches it."""
 MAX_DEPTH = 50
 
 _PATHS = frozenset(
@@ -42,12 +42,12 @@ def kind_of(key: str) -> Kind:
 
 
 def canonical_arguments(arguments: Mapping[str, JsonValue], root: str) -> dict[str, JsonValue]:
-    """The same arguments, every path absolute and without `..`, every URL in its plain form."""
+    """Return the arguments with absolute paths without `..`, and with canonical URLs."""
     return {key: _canonical(value, key=key, root=root, depth=0) for key, value in arguments.items()}
 
 
 def canonical_text(text: str, *, key: str, root: str) -> str:
-    """One text as the value, or the operand, of an argument of that name."""
+    """Return the canonical form of an argument's value, or of a rule's operand for it, by the argument's name."""
     kind = kind_of(key)
     if kind == "path" and not _LOOKS_LIKE_URL.fullmatch(text):
         return canonical_path(text, root)
@@ -57,14 +57,14 @@ def canonical_text(text: str, *, key: str, root: str) -> str:
 
 
 def canonical_path(path: str, root: str) -> str:
-    """Absolute, below `root` where it was relative, without `.`, `..` and double slashes."""
+    """Return an absolute path without `.`, `..` and double slashes. A relative path starts at `root`."""
     joined = posixpath.normpath(posixpath.join(root or "/", path))
-    # POSIX lets two leading slashes mean something else; nothing here does.
+    # POSIX allows two leading slashes to have a special meaning, so `normpath` keeps them.
     return "/" + joined.lstrip("/")
 
 
 def relative_path(path: str, root: str) -> str:
-    """Below the root without it, else as it is."""
+    """Return a path below the root relative to it; any other path unchanged."""
     if path == root:
         return "."
     start = root.rstrip("/") + "/"
@@ -72,12 +72,15 @@ def relative_path(path: str, root: str) -> str:
 
 
 def fold_path(path: str) -> str:
-    """One spelling for what some file system takes for the same path: without case, in one form of its letters."""
+    """Fold case and Unicode forms, because some file systems take the variants for the same path."""
     return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()
 
 
 def canonical_url(url: str) -> str:
-    """Scheme and host in lower case, no default port, no fragment, no `..`; else `unparsed:` and what was written."""
+    """Return a URL with scheme and host in lower case and without default port, fragment or `..`.
+
+    An ambiguous URL becomes `unparsed:` and its text.
+    """
     parts = split_url(url)
     if parts is None:
         return UNPARSED + url
@@ -85,7 +88,7 @@ def canonical_url(url: str) -> str:
 
 
 def split_url(url: str) -> SplitResult | None:
-    """The canonical parts, or nothing where an address could be read in two ways."""
+    """Return the canonical parts; None for a URL that could be read in two ways."""
     if _FORBIDDEN_IN_URL.search(url):
         return None
     try:
@@ -102,7 +105,7 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def find_value(arguments: Mapping[str, JsonValue], key: str) -> JsonValue | None:
-    """Return the argument under a dotted key, or None. `url.host` and similar keys name a part of an address."""
+    """Return the argument under a dotted key, or None. Keys such as `url.host` name a part of a URL."""
     if key in arguments:
         return arguments[key]
     found: JsonValue = dict(arguments)
@@ -161,7 +164,10 @@ def _canonical_host(host: str) -> str:
 
 
 def _read_numeric_host(words: Sequence[str]) -> str:
-    """`2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1 to a client that connects; empty when it is a name."""
+    """Return the IPv4 address that a numeric host means; empty for a name.
+
+    Clients connect to 127.0.0.1 for `2130706433`, `0x7f.1` and `0177.0.0.1` alike.
+    """
     if len(words) > _MAX_OCTETS or not all(word and word[0].isdigit() for word in words):
         return ""
     try:
@@ -190,14 +196,16 @@ def _decode_harmless(match: re.Match[str]) -> str:
 
 
 _ROUNDS = 8
+"""Rounds of decoding: an escaped escape (`%252e`) needs one more round for each level."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _OVERLONG = re.compile(r"%c0%(ae|af|2e|2f)|%e0%80%(ae|af)|%u00(2e|2f)", re.IGNORECASE)
-"""Spellings of `.` and `/` that are not valid UTF-8, or not an escape of addresses, and that some servers accept."""
+"""Escapes of `.` and `/` that are not valid UTF-8 or not valid in URLs, but that some servers accept."""
 _PARAMETERS = re.compile(r";[^/]*")
+"""Path parameters (`/..;x=1/`), which some servers remove before they resolve `..`."""
 
 
 def decode_url(text: str) -> str | None:
-    """The address with its path decoded until nothing is left to decode, climbs resolved. None: it says the same."""
+    """Return the URL with its path fully decoded and `..` resolved; None if decoding changes nothing."""
     found = _URL.fullmatch(text)
     host, path, rest = found.groups() if found else ("", text, "")
     decoded = _decode(path)
@@ -208,7 +216,7 @@ def decode_url(text: str) -> str | None:
 
 
 def climbs(text: str) -> bool:
-    """Decoded, the path has a `..`, or cannot be decoded to an end."""
+    """Return True if the decoded path has a `..`, or is still escaped after all rounds of decoding."""
     found = _URL.fullmatch(text)
     path = found[2] if found else text
     if "%" not in path and ";" not in path and path.isascii():
@@ -223,6 +231,7 @@ def _decode(path: str) -> str:
         if step == path:
             break
         path = step
+    # A server may normalize what it decoded: a full-width dot then becomes a dot.
     letters = unicodedata.normalize("NFKC", path)
     plain = "".join(letter for letter in letters if unicodedata.category(letter) not in ("Cc", "Cf"))
     return _PARAMETERS.sub("", plain.replace("\\", "/"))

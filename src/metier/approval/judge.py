@@ -1,4 +1,4 @@
-"""Judge a call by every scope that speaks: deny beats ask beats allow, and the profile where none does. Pure."""
+"""Evaluate the rules of every scope for a call: deny beats ask beats allow; the profile is the default. Pure."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class RuleOutcome(Struct, frozen=True, kw_only=True):
 
     scope: Scope
     decision: Decision | None = None
-    """Nothing: it has no rule for this call, or what it says does not count."""
+    """None if the scope has no rule for this call, or if its allow is ignored."""
     rule: Rule | None = None
     note: str = ""
 
@@ -44,12 +44,12 @@ class RuleOutcome(Struct, frozen=True, kw_only=True):
 class Explanation(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     outcomes: tuple[RuleOutcome, ...]
-    """Every scope, the widest first."""
+    """One per scope, the widest scope first."""
     winner: RuleOutcome | None
-    """The scope that decided; None where the profile decides."""
+    """The outcome that decided; None if the profile's default did."""
     tool: str
     arguments: Mapping[str, JsonValue]
-    """Canonical, as the rules saw them."""
+    """In canonical form, as the rules saw them."""
     risk: str = ""
     """The tool's own risk level, or `low` for a command that only reads; empty if there is no such tool."""
 
@@ -67,7 +67,7 @@ class RulePolicy:
         skills: Sequence[Scope] = (),
         is_partial: bool = False,
     ) -> None:
-        """`scopes` speak always, of `skills` the one in charge. `is_partial`: there may be more tools than these."""
+        """`scopes` always apply, of `skills` only the one in charge. `is_partial`: more tools may exist than these."""
         self._is_partial = is_partial
         self._profile = profile
         self._tools = tools
@@ -94,7 +94,7 @@ class RulePolicy:
         return self._profile.effect(action)
 
     def explain(self, action: ActionStep, *, skill: str = "") -> Explanation:
-        """The verdict, and what every scope says to it. What cannot run is denied: no person is asked about it."""
+        """Return the verdict with every scope's outcome. A call that cannot run is denied without asking the user."""
         explained = self._apply_running_files(action, self._apply_risk(action, self._explain_rules(action, skill)))
         if explained.verdict.decision == "deny" or (obstacle := self._find_obstacle(action)) is None:
             return explained
@@ -103,12 +103,12 @@ class RulePolicy:
         return replace(explained, verdict=verdict, outcomes=(outcome,), winner=outcome)
 
     def get_read_denial(self, path: str, *, skill: str) -> str:
-        """Why a rule keeps this file from being read, whichever tool or feature would read it; empty if none does."""
+        """Return why a rule denies reading this file, with whatever tool or feature; empty if none does."""
         denied = self._find_read_rule(path, skill)
         return build_verdict(denied).reason if denied is not None else ""
 
     def _find_read_rule(self, path: JsonValue, skill: str) -> RuleOutcome | None:
-        """Only rules that name `Read` count here: one for many tools (`*`) speaks of each of them itself."""
+        """Find the rule that denies `Read` for a path. A rule for many tools (`*`) matches each tool's own call."""
         call = build_call(READ, frozenset({READ}), {"path": path}, root=self._root)
         for scope in self._list_scopes(skill):
             rule = find_rule(scope.tools, call)
@@ -117,7 +117,7 @@ class RulePolicy:
         return None
 
     def _find_search_rule(self, call: Call, skill: str) -> RuleOutcome | None:
-        """The rule for `Read` that keeps a search from a path. Names of files are shown unless the rule names paths."""
+        """Find the `Read` rule that denies searching a path. `Glob` shows only names, so its rule must name paths."""
         if call.tool not in (GREP, GLOB):
             return None
         denied = self._find_read_rule(call.arguments.get("path") or ".", skill)
@@ -125,11 +125,11 @@ class RulePolicy:
         return denied if names_paths or call.tool == GREP else None
 
     def _may_be_elsewhere(self, name: str) -> bool:
-        """Tools of toolsets and servers are known once these run; rules that are judged alone have no tools at all."""
+        """Return True for a tool of a toolset or server that may not run yet, or if no tools are known at all."""
         return "." in name or "/" in name or not self._tools.names()
 
     def _apply_risk(self, action: ActionStep, explained: Explanation) -> Explanation:
-        """An allow for many tools does not reach one of high risk; commands are weighed each for itself."""
+        """Ask if a rule for many tools allows one of high risk. Shell commands are checked one by one instead."""
         tool = self._tools.find(explained.tool)
         risk = tool.info.risk if tool is not None and action.type in ("call_tool", "run_command") else ""
         explained = replace(explained, risk=explained.risk or risk)
@@ -140,7 +140,7 @@ class RulePolicy:
         return replace(explained, verdict=Verdict(decision="ask", reason=HIGH_RISK, rule=explained.verdict.rule))
 
     def _apply_running_files(self, action: ActionStep, explained: Explanation) -> Explanation:
-        """An allow for many files does not reach one that runs by itself, where it would be written."""
+        """Ask if a rule for many files allows writing one that programs run or obey without being asked to."""
         if explained.verdict.decision != "allow" or not self._profile.asks or explained.tool == SHELL:
             return explained
         found = find_running_file(explained.arguments) if self.effect(action) != "read" else None
@@ -181,7 +181,7 @@ class RulePolicy:
         return Explanation(verdict=verdict, outcomes=outcomes, winner=winner, tool=call.tool, arguments=call.arguments)
 
     def _find_unlisted(self, action: ActionStep, call: Call, skill: str) -> RuleOutcome | None:
-        """Return the outcome for a tool or skill that the skill in charge leaves out, if it does."""
+        """Return the denial of a tool, skill or task that the skill in charge does not list, or None."""
         scope = self._skills.get(canonical_name(skill)) if skill else None
         if scope is None or not scope.limits:
             return None
@@ -189,7 +189,7 @@ class RulePolicy:
         if action.type == "call_skill":
             wanted = str(action.params.get("skill", ""))
             what, names = "skills", {canonical_name(wanted)}
-            # To stay where one is widens nothing.
+            # A skill that calls itself gains nothing.
             is_free = canonical_name(skill) in names
         elif call.is_task:
             what, names, is_free, wanted = "tasks", {fold_id(call.tool)}, False, call.tool
@@ -200,12 +200,12 @@ class RulePolicy:
         return RuleOutcome(scope=scope, decision="deny", note=describe_unlisted(wanted, what, skill=scope.name))
 
     def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
-        """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
+        """Judge every command of a line by itself. The strictest verdict is the line's, with its explanation."""
         line = read_shell_call(call, self._root)
         is_reading = all(unit.is_reading for unit in line.units)
         reading = self._judge_reading(skill) if is_reading else None
         found = [self._explain_unit(action, unit, skill=skill, reading=reading) for unit in line.units]
-        # Of equals, what no rule spoke of: else a rule would seem to allow what only the profile does.
+        # Among equals, prefer the one without a rule: otherwise a rule would seem to allow what only the profile does.
         verdict, outcomes, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
         risk = "low" if is_reading else ""
         return Explanation(
@@ -213,9 +213,9 @@ class RulePolicy:
         )
 
     def _judge_reading(self, skill: str) -> Verdict | None:
-        """Return what lets a line run that the tables know to read only, if no rule speaks of it; None if nothing does.
+        """Return the verdict that lets a line run that only reads according to the tables, or None.
 
-        Rules about the reading tools don't apply to programs, so a program runs unasked only if there are none.
+        Rules about the reading tools cannot be applied to programs. If there are any, programs need an approval.
         """
         if has_limits([scope.tools for scope in self._list_scopes(skill)], _READERS):
             return None
@@ -224,11 +224,11 @@ class RulePolicy:
     def _explain_unit(
         self, action: ActionStep, unit: Unit, *, skill: str, reading: Verdict | None
     ) -> tuple[Verdict, tuple[RuleOutcome, ...], RuleOutcome | None]:
-        speakers = self._list_scopes(skill)
-        outcomes = tuple(evaluate_command(scope, unit) for scope in speakers)
+        scopes = self._list_scopes(skill)
+        outcomes = tuple(evaluate_command(scope, unit) for scope in scopes)
         winner = choose_strictest(outcomes)
         # The skill's hash doesn't cover such a script: it may have changed since the user trusted the skill.
-        if (blocked := self._find_outside(unit, speakers)) is not None and not _allows_by_name(winner):
+        if (blocked := self._find_outside(unit, scopes)) is not None and not _allows_by_name(winner):
             return build_verdict(blocked), (*outcomes, blocked), blocked
         if winner is not None:
             verdict = build_verdict(winner)
@@ -237,20 +237,16 @@ class RulePolicy:
                 verdict = Verdict(decision="ask", reason=HIGH_RISK, rule=verdict.rule)
             return verdict, outcomes, winner
         verdict = self._judge_by_default(action, outcomes, unit.narrow, reading=reading)
-        if (
-            verdict.decision == "allow"
-            and unit.is_unclear
-            and has_limits([s.tools for s in speakers], unit.narrow.names)
-        ):
+        if verdict.decision == "allow" and unit.is_unclear and has_limits([s.tools for s in scopes], unit.narrow.names):
             reason = (
                 "A rule limits what the shell may do, and this command may start programs that its words do not name"
             )
             return Verdict(decision="ask", reason=reason), outcomes, None
         return verdict, outcomes, None
 
-    def _find_outside(self, unit: Unit, speakers: Sequence[Scope]) -> RuleOutcome | None:
-        """The skill in charge names a script outside of its folder, and the command may run it."""
-        scope = speakers[-1] if speakers else Scope(kind="skill")
+    def _find_outside(self, unit: Unit, scopes: Sequence[Scope]) -> RuleOutcome | None:
+        """Return the denial of a command that may run a script which the skill in charge names outside its folder."""
+        scope = scopes[-1] if scopes else Scope(kind="skill")
         script = get_outside_script(unit, scope.outside, self._root)
         if not script:
             return None
@@ -260,7 +256,7 @@ class RulePolicy:
     def _judge_by_default(
         self, action: ActionStep, outcomes: Sequence[RuleOutcome], call: Call, *, reading: Verdict | None = None
     ) -> Verdict:
-        """Apply the default: a list of allow rules implies asking about the rest; the host decides by its profile."""
+        """Apply the default: lists of agents, tasks and skills ask about the rest; without any, the profile decides."""
         for one in outcomes:
             rules = one.scope.tasks if call.is_task else one.scope.tools
             if rules.is_written and one.scope.kind != "host":
@@ -284,7 +280,7 @@ class RulePolicy:
 
 
 def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
-    """The tool that an action calls, in the words of rules, and with what."""
+    """Return the tool that an action calls, by the name that rules use, and its arguments."""
     match action.type:
         case "call_tool":
             arguments = action.params.get("arguments")
@@ -301,14 +297,14 @@ def name_call(action: ActionStep) -> tuple[str, dict[str, JsonValue]]:
 
 
 def is_steering(action: ActionStep) -> bool:
-    """The model steers the run and touches nothing outside it: no rule speaks of that."""
+    """Return True for an action that only steers the run and touches nothing outside it. Rules don't apply to it."""
     if find_invocation(action) is not None:
         return False
     return action.type in READING_ACTIONS or action.params.get("tool") in READING_TOOLS
 
 
 def _allows_by_name(winner: RuleOutcome | None) -> bool:
-    """A rule of the host, an agent or a task that names the whole command."""
+    """Return True if a rule of the host, an agent or a task names and allows the whole command."""
     rule = winner.rule if winner is not None and winner.decision == "allow" and winner.scope.kind != "skill" else None
     return rule is not None and rule.is_exact
 
@@ -348,7 +344,7 @@ def choose_strictest(outcomes: Sequence[RuleOutcome]) -> RuleOutcome | None:
 
 
 def build_verdict(winner: RuleOutcome) -> Verdict:
-    """In words for a user, and for the model where the answer is no."""
+    """Build the verdict. Users read its reason, and so does the model if the call is denied."""
     assert winner.decision is not None
     rule, scope = winner.rule, winner.scope
     if rule is None:
@@ -392,7 +388,7 @@ RUNS_BY_ITSELF = "{!r} is run or obeyed by programs that were not asked to, and 
 
 
 def find_running_file(arguments: Mapping[str, JsonValue]) -> tuple[str, str] | None:
-    """The first argument that is the path of such a file: its key and its value."""
+    """Return key and value of the first argument that is the path of a file that runs by itself."""
     for key, value in arguments.items():
         if isinstance(value, str) and kind_of(key) == "path" and runs_by_itself(value):
             return key, value
@@ -400,6 +396,6 @@ def find_running_file(arguments: Mapping[str, JsonValue]) -> tuple[str, str] | N
 
 
 def names_file(rule: Rule, key: str, path: str) -> bool:
-    """It would not allow another name in the same folder."""
-    neighbour = posixpath.join(posixpath.dirname(path), "another name")
-    return any(condition.key == key and not condition.test(neighbour) for condition in rule.when)
+    """Return True if the rule names this file: it would not allow another name in the same folder."""
+    neighbor = posixpath.join(posixpath.dirname(path), "another name")
+    return any(condition.key == key and not condition.test(neighbor) for condition in rule.when)

@@ -1,8 +1,7 @@
-"""Matchers of one argument: `equals`, `in`, `startsWith`, `matches`, `contains`, `containsAll`, `anyOf`,
-`allOf`. Compiled once from YAML, with the line of every problem.
+"""The matchers of an argument, compiled from YAML: `equals`, `in`, `startsWith`, `matches`, `contains`, and so on.
 
-An allow is read narrowly, a deny widely: the prefix `src` of an allow is the folder `src`, that of a deny is every
-path that begins with these letters, in upper case or lower.
+Allow rules match narrowly, deny rules widely: the prefix `src` of an allow means the folder `src`; that of a deny means
+every path that starts with these letters, in upper or lower case.
 """
 
 import re
@@ -27,7 +26,7 @@ from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequ
 from metier.tools.shell.line import canonical_command
 
 COMMAND = "command"
-"""The argument that holds a line for the shell."""
+"""The argument with the command line of the shell."""
 MATCHERS = ("equals", "in", "startsWith", "matches", "contains", "containsAll", "anyOf", "allOf")
 EXACT = frozenset({"equals", "in"})
 
@@ -45,12 +44,12 @@ class MatcherPlace(Struct, frozen=True, kw_only=True):
     key: str
     root: str
     narrow: bool
-    """The rule allows: what is in doubt does not match."""
+    """The rule allows, so a doubtful value does not match."""
     report: Report
 
 
 def build_matcher(node: Node, place: MatcherPlace) -> Test | None:
-    """One test out of a mapping of matchers, all of which must hold. None, and a report, where something is wrong."""
+    """Build one test from a mapping of matchers, all of which must hold. Reports problems; None if there are any."""
     if not isinstance(node, Mapping) or not node.entries:
         message = f"What is demanded of {place.key!r} must be a matcher"
         place.report("not_a_matcher", message, node.line, "Write 'equals: …', or another of " + ", ".join(MATCHERS))
@@ -60,7 +59,7 @@ def build_matcher(node: Node, place: MatcherPlace) -> Test | None:
 
 
 def list_operands(node: Node, matcher: str) -> Iterator[str]:
-    """The texts that stand behind a matcher, also inside of `anyOf` and `allOf`."""
+    """List the operands of a matcher, including those inside `anyOf` and `allOf`."""
     for entry in node.entries if isinstance(node, Mapping) else ():
         if entry.key == matcher and isinstance(entry.value, Scalar):
             yield entry.value.value
@@ -70,7 +69,7 @@ def list_operands(node: Node, matcher: str) -> Iterator[str]:
 
 
 def read_value(node: Node) -> JsonValue:
-    """YAML as JSON: an unquoted `1`, `true` or `null` is a number, a truth value, nothing; in quotes it is text."""
+    """Convert YAML to JSON: an unquoted `1`, `true` or `null` is a number, a boolean or null; in quotes it is text."""
     match node:
         case Scalar(value=value, is_plain=True):
             if value in _WORDS:
@@ -85,7 +84,7 @@ def read_value(node: Node) -> JsonValue:
 
 
 def is_same(left: JsonValue, right: JsonValue) -> bool:
-    """Equal and of one type: 1 is 1.0 but neither `"1"` nor `true`."""
+    """Return True for equal JSON values: 1 equals 1.0 but neither `"1"` nor `true`."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     return left == right
@@ -105,15 +104,15 @@ def _build(entry: Entry, place: MatcherPlace) -> Test | None:
             return _is_in(_add_spelling(values, place), place) if values is not None else None
         case "startsWith":
             text = _text(entry, place)
-            return _mind_encoding(_starts_with(text, place), place) if text is not None else None
+            return _consider_decoding(_starts_with(text, place), place) if text is not None else None
         case "matches":
             return _matches(entry, place)
         case "contains":
             value = _scalar(entry, place)
-            return _mind_encoding(_contains(value[0], place), place) if value else None
+            return _consider_decoding(_contains(value[0], place), place) if value else None
         case "containsAll":
             values = _scalars(entry, place)
-            return _mind_encoding(_contains_all(values, place), place) if values is not None else None
+            return _consider_decoding(_contains_all(values, place), place) if values is not None else None
         case "anyOf" | "allOf":
             return _combine(entry, place)
         case _:
@@ -150,7 +149,7 @@ def _any_of(tests: list[Test]) -> Test:
 
 
 def _add_spelling(operands: Iterable[JsonValue], place: MatcherPlace) -> list[JsonValue]:
-    """A command also in the one spelling that commands of a line have."""
+    """Add the canonical form of each command, because that is how the commands of a line are matched."""
     listed = list(operands)
     if place.key != COMMAND:
         return listed
@@ -171,7 +170,7 @@ def _is_in(operands: list[JsonValue], place: MatcherPlace) -> Test:
 
 
 def _is_in_folded(operands: list[JsonValue]) -> Test:
-    """Paths that some file system takes for one of these."""
+    """Match paths that some file system takes for one of the operands."""
     texts = frozenset(fold_path(operand) for operand in operands if isinstance(operand, str))
     others = [operand for operand in operands if not isinstance(operand, str)]
     return lambda value: (
@@ -190,14 +189,14 @@ def _starts_with(operand: str, place: MatcherPlace) -> Test:
     if prefix is operand or not place.narrow or prefix.endswith("/"):
         return lambda value: isinstance(value, str) and value.startswith(prefix)
     size = len(prefix)
-    # The prefix of an address ends where a part of it ends: `/docs` is not the beginning of `/docs-private`.
+    # A URL prefix must end at the end of a path segment: `/docs` must not allow `/docs-private`.
     return lambda value: (
         isinstance(value, str) and value.startswith(prefix) and value[size : size + 1] in ("", "/", "?")
     )
 
 
 def _starts_with_words(prefix: str) -> Test:
-    """The words of a command: `git stat` is not the beginning of `git status`."""
+    """Match whole words: the prefix `git stat` does not match `git status`."""
     inside = prefix + " "
     return lambda value: isinstance(value, str) and (value == prefix or value.startswith(inside))
 
@@ -224,11 +223,11 @@ def _matches(entry: Entry, place: MatcherPlace) -> Test | None:
         message = f"Expression {pattern!r} cannot be used: {bad}"
         place.report("bad_pattern", message, entry.value.line, "The syntax is that of RE2, without look-around")
         return None
-    return _mind_encoding(_any_form(test, place), place)
+    return _consider_decoding(_any_form(test, place), place)
 
 
-def _mind_encoding(test: Test, place: MatcherPlace) -> Test:
-    """An address is also what a server makes of it that decodes `..%2f`: no allow reaches that far, a deny does."""
+def _consider_decoding(test: Test, place: MatcherPlace) -> Test:
+    """Consider that a server may decode `..%2f`: an allow rejects such a URL, and a deny also matches it decoded."""
     is_part = place.key.endswith(".path") and kind_of(place.key.removesuffix(".path")) == "url"
 
     def is_address(value: JsonValue) -> TypeGuard[str]:
@@ -261,7 +260,7 @@ def _contains(operand: JsonValue, place: MatcherPlace) -> Test:
 
 
 def _any_form(test: Callable[[str], bool], place: MatcherPlace) -> Test:
-    """A path is tried as it is and without the root, because people write both."""
+    """Try a path both absolute and relative to the root, because rules are written both ways."""
     if kind_of(place.key) != "path":
         return lambda value: isinstance(value, str) and test(value)
     root = place.root
@@ -272,7 +271,7 @@ def _any_form(test: Callable[[str], bool], place: MatcherPlace) -> Test:
         relative = relative_path(value, root)
         if test(value) or test(relative):
             return True
-        # The expression is as it was written; only the path can be brought to one case.
+        # Folding an expression could change its meaning, so only the path is folded.
         return not place.narrow and (test(fold_path(value)) or test(fold_path(relative)))
 
     return try_both
@@ -286,7 +285,7 @@ def _text(entry: Entry, place: MatcherPlace) -> str | None:
 
 
 def _scalar(entry: Entry, place: MatcherPlace) -> tuple[JsonValue] | None:
-    """In a tuple, because nothing (`null`) is a value too."""
+    """Return the value in a tuple, because `null` is a value too."""
     if isinstance(entry.value, Scalar):
         return (_operand(entry.value, entry.key, place),)
     place.report("not_a_scalar", f"Matcher {entry.key!r} needs a single value", entry.line, "")

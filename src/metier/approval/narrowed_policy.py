@@ -1,4 +1,4 @@
-"""Policies that narrow the policy of a run: bounded by its parents, or to reading. Pure."""
+"""Policies that narrow a run's policy: to what its parents allow, or to reading. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,13 +11,13 @@ from metier.approval.shell import build_call, read_shell_call
 from metier.decisions import ActionStep
 from metier.tools.effects import Effect
 
-# Journals hold this sentence, and a replay compares it: it stays as it is.
+# Journals contain this sentence and replays compare it, so its wording must not change.
 _READS_ONLY = (
     "This run works beside others in the same workspace, so it may only read; say what should be changed instead"
 )
 _RULE = "reads only"
 PAGES = frozenset({"WebFetch", "WebSearch"})
-"""They send a query to a third party, which rules are about, and change nothing in the workspace."""
+"""Tools that change nothing in the workspace. They aren't `read` because they send a query to a third party."""
 
 
 class Parent(Struct, frozen=True, kw_only=True):
@@ -26,11 +26,11 @@ class Parent(Struct, frozen=True, kw_only=True):
     run: str
     policy: RulePolicy
     skill: str = ""
-    """The skill that was in charge of it."""
+    """The skill that was in charge."""
 
 
 class ChainPolicy:
-    """Deny beats ask beats allow, over all runs of the chain. What one of them allows is no permission for another."""
+    """The strictest verdict of a run and its parents. One run's permission does not extend to another."""
 
     def __init__(self, own: RulePolicy, parents: Sequence[Parent]) -> None:
         self._own = own
@@ -46,7 +46,7 @@ class ChainPolicy:
         return self._choose(own, (each.policy.judge_tool(action, skill=each.skill) for each in self._parents))
 
     def get_read_denial(self, path: str, *, skill: str) -> str:
-        """As `RulePolicy.get_read_denial`, for every run of the chain."""
+        """Ask `RulePolicy.get_read_denial` of every run of the chain."""
         own = self._own.get_read_denial(path, skill=skill)
         return own or next(filter(None, (o.policy.get_read_denial(path, skill=o.skill) for o in self._parents)), "")
 
@@ -69,7 +69,7 @@ def _rank(verdict: Verdict) -> tuple[int, bool]:
 
 
 class ReadingPolicy:
-    """Denies what is more than reading, and leaves the rest to the policy that it narrows."""
+    """Denies everything but reading, and leaves the rest to the policy that it narrows."""
 
     def __init__(self, narrowed: RulePolicy | ChainPolicy) -> None:
         self._narrowed = narrowed
@@ -102,12 +102,12 @@ def changes_nothing(action: ActionStep, effect: Effect) -> bool:
 
 
 def is_reading(action: ActionStep, effect: Effect, *, root: str) -> bool:
-    """Return True for a call that changes nothing, also for a shell line whose commands are all known to read only."""
+    """Return True for a call that changes nothing, including a shell line whose commands are all known to only read."""
     return changes_nothing(action, effect) if name_call(action)[0] != SHELL else is_reading_command(action, root=root)
 
 
 def is_reading_command(action: ActionStep, *, root: str) -> bool:
-    """Return True for a shell line whose commands are all known to look at the workspace only."""
+    """Return True for a shell line whose commands are all known to only read the workspace."""
     name, arguments = name_call(action)
     if name != SHELL:
         return False

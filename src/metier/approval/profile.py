@@ -10,7 +10,7 @@ from metier.tools.toolbox import Toolbox
 
 READING_ACTIONS = frozenset({"call_skill", "ask_user", "finish"})
 READING_TOOLS = frozenset({"read_skill_files", "skill_search", "plan"})
-"""Control tools that only look."""
+"""Control tools that only read."""
 
 
 _HIGH_RISK = "asks before calls of high risk"
@@ -24,7 +24,7 @@ type ReadingLevel = Literal["full", "kernel", "none"]
 
 
 def is_profile_reason(reason: str) -> bool:
-    """Return True if an approval is the default of the profile: no rule asks for it."""
+    """Return True if the reason of an approval is a profile's default and not a rule."""
     if reason.startswith(WRITE_ACCESS):
         return True
     known = (
@@ -39,7 +39,7 @@ class ProfilePolicy:
     def __init__(self, profile: Profile, tools: Toolbox, *, reading: ReadingLevel | None = None) -> None:
         """`reading` is the level of the read-only sandbox.
 
-        None stands for a run of an older version, which asked about every command and every child run.
+        None means a run of an older version, which asked about every command and every child run.
         """
         self._profile = profile
         self._tools = tools
@@ -60,14 +60,14 @@ class ProfilePolicy:
         return Verdict(decision="ask", reason=reason, is_child_question=is_child)
 
     def judge_reading(self) -> Verdict | None:
-        """Return what lets a command run that the tables know to read only; None if there is no sandbox for it."""
+        """Return the verdict that lets a read-only command run unasked; None if there is no sandbox for it."""
         if not self.asks or self._reading in (None, "none"):
             return None
         return Verdict(decision="allow", reason=READ_ONLY, read_only=True)
 
     @property
     def asks(self) -> bool:
-        """There are calls that it asks about."""
+        """True if the profile asks about some calls."""
         return self._profile != "permissive"
 
     def _is_claim(self, action: ActionStep) -> bool:
@@ -82,8 +82,8 @@ class ProfilePolicy:
         if name in READING_TOOLS:
             return "read"
         if action.type == "delegate" or name == "run_task":
-            # The run that is started has an id that follows from the step: there is never a second one.
+            # The ID of the child run derives from the step, so repeating the call never starts a second run.
             return "keyed"
         tool = self._tools.find(name)
-        # An unknown tool is never repeated by itself.
+        # `opaque`: a call of an unknown tool is never repeated without asking the user.
         return tool.info.effect if tool is not None else "opaque"

@@ -1,4 +1,4 @@
-"""Regular expressions whose cost is linear in the text: RE2, always matched against the whole value."""
+"""Regular expressions of rules: RE2, whose cost is linear in the text, always matched against the whole value."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import re2
 
 MAX_PATTERN_CHARACTERS = 1_000
 MAX_MEMORY_BYTES = 1 << 20
-"""Of the compiled expression and its matching: what needs more is refused when it is loaded."""
+"""Limit for the compiled expression and its matching. An expression that needs more is rejected when it is loaded."""
 
 _REPEATED_REPETITION = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]+\]|[^\\()\[\]])[+*]\)(?:[+*]|\{\d+,\})")
 _ATOMS = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
@@ -17,11 +17,11 @@ _LITERALS = re.compile(r"\^?([A-Za-z0-9_/ -]*)")
 
 
 class BadPattern(ValueError):
-    """The expression cannot be used; the text says why."""
+    """An expression cannot be used; the text says why."""
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """A test for "the whole text matches". Raises `BadPattern`."""
+    """Compile an expression to a test of a whole text. Raises `BadPattern`."""
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise BadPattern(f"it is longer than {MAX_PATTERN_CHARACTERS} characters")
     if found := _REPEATED_REPETITION.search(pattern):
@@ -42,14 +42,14 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
         try:
             return fullmatch(text) is not None
         except UnicodeEncodeError:
-            # A lone surrogate is not text that an expression can speak about.
+            # RE2 reads UTF-8, which cannot represent a lone surrogate.
             return False
 
     return test
 
 
 def get_literal_start(pattern: str) -> str:
-    """Letters that every match begins with: comparing them is much cheaper than asking the engine."""
+    """Return the letters that every match starts with: comparing them is much cheaper than running RE2."""
     if "|" in pattern and "|" in _INNER.sub("", _ATOMS.sub("", pattern)):
         return ""
     found = _LITERALS.match(pattern)

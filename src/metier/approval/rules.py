@@ -1,4 +1,4 @@
-"""Rules as they are judged by: an ordered list per scope, the first that matches speaks. Pure values."""
+"""Rules: an ordered list per scope, in which the first match decides. Pure values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,24 +23,24 @@ SHELL = "Bash"
 
 class Condition(Struct, frozen=True):
     key: str
-    """The argument, dotted where it is nested."""
+    """The argument; a dotted key names a nested value."""
     test: Test
 
 
 class Rule(Struct, frozen=True, kw_only=True):
     number: int
-    """Its place in the list, from 1."""
+    """Position in the list, from 1."""
     subject: str
-    """The tool, or the task; `*` at the end stands for the rest of a name."""
+    """The name of a tool or task; a final `*` matches the rest of a name."""
     decision: Decision
     when: tuple[Condition, ...] = ()
     reason: str = ""
     is_exact: bool = False
-    """It names whole commands."""
+    """The rule names whole commands."""
     prefixes: frozenset[str] = frozenset()
-    """Normalized prefixes of the commands that it names."""
+    """Canonical prefixes of the commands that the rule names."""
     expressions: frozenset[str] = frozenset()
-    """Letters that every command which its expressions match begins with."""
+    """The literal start of each expression that the rule matches commands with."""
     file: str = ""
     line: int = 0
 
@@ -50,10 +50,10 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     @property
     def is_broad(self) -> bool:
-        """It means whatever begins with these letters, and names no tool."""
+        """True if the rule matches names by prefix instead of naming one."""
         return self.subject.endswith("*")
 
-    def speaks_of(self, names: frozenset[str]) -> bool:
+    def applies_to(self, names: frozenset[str]) -> bool:
         if self.subject in names:
             return True
         return self.subject.endswith("*") and any(name.startswith(self.subject[:-1]) for name in names)
@@ -64,14 +64,14 @@ class RuleList(Struct, frozen=True):
     default: Decision | None = None
     """The list's default when none of its rules matches; usually None."""
     is_written: bool = False
-    """An author wrote the list: then a call that no list allows is asked about, whatever the profile."""
+    """The list exists in a file: calls that none of its rules allows are asked about, whatever the profile."""
 
 
 NO_RULES = RuleList()
 
 
 class Scope(Struct, frozen=True, kw_only=True):
-    """One voice: the host, an agent, a task, a step, a skill."""
+    """The rules of one source: the host, an agent, a task, a step or a skill."""
 
     kind: ScopeKind
     name: str = ""
@@ -82,9 +82,9 @@ class Scope(Struct, frozen=True, kw_only=True):
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
     limits: Mapping[Listed, frozenset[str]] = msgspec.field(default_factory=dict[Listed, frozenset[str]])
-    """Of a skill that lists them: the only tools, skills and tasks there are while it is in charge."""
+    """The only tools, skills and tasks that may be used while the skill is in charge, if it lists them."""
     outside: tuple[str, ...] = ()
-    """Scripts outside of its folder that a skill names: absolute, or relative to where calls are judged."""
+    """Scripts that a skill names outside its folder: absolute, or relative to the policy's root."""
 
     @property
     def title(self) -> str:
@@ -93,7 +93,7 @@ class Scope(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Call:
-    """One call, ready to be matched: its names, and its canonical arguments found by dotted key."""
+    """A call as rules match it: its names and its canonical arguments."""
 
     tool: str
     names: frozenset[str]
@@ -102,7 +102,7 @@ class Call:
     _found: dict[str, tuple[JsonValue] | None] = field(default_factory=dict[str, "tuple[JsonValue] | None"])
 
     def find(self, key: str) -> tuple[JsonValue] | None:
-        """The argument in a tuple, because it may be `null`; None where it is missing."""
+        """Return the argument under a dotted key, in a tuple because it may be `null`; None if it is missing."""
         if key in self.arguments:
             return (self.arguments[key],)
         if key not in self._found:
@@ -112,16 +112,16 @@ class Call:
 
 
 def find_rule(rules: RuleList, call: Call) -> Rule | None:
-    """The first rule that matches. A rule that demands something of a missing argument does not."""
+    """Return the first rule that matches, or None. A condition on a missing argument does not hold."""
     names = call.names
     for rule in rules.rules:
-        if (rule.subject in names or rule.speaks_of(names)) and matches(rule, call):
+        if (rule.subject in names or rule.applies_to(names)) and matches(rule, call):
             return rule
     return None
 
 
 def matches(rule: Rule, call: Call) -> bool:
-    """Everything that the rule demands of the arguments holds."""
+    """Return True if all conditions of the rule hold."""
     for condition in rule.when:
         value = call.find(condition.key)
         if value is None or not condition.test(value[0]):
@@ -135,11 +135,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     rule: str = ""
     """The deciding rule and its scope; empty if the profile's default decided."""
     read_only: bool = False
-    """Allowed only in the read-only sandbox: the tables say that it reads, and the sandbox holds it to that."""
+    """Allowed only in the read-only sandbox: by the tables the command only reads, and the sandbox enforces it."""
     is_child_question: bool = False
     """The profile asks because the call starts a child run; a child that may only read needs no answer."""
     code: str = ""
-    """Of a call that could not run whatever rules say: `unknown_tool`, `invalid_input` or `permission_denied`."""
+    """Set if the call could not run, whatever the rules say: `unknown_tool`, `invalid_input` or `permission_denied`."""
 
 
 ALLOW = Verdict(decision="allow")

@@ -35,9 +35,9 @@ class RuleSource(Struct, frozen=True, kw_only=True):
 
     file: str
     root: str
-    """The folder that relative paths of rules and calls begin at."""
+    """The folder that relative paths in rules and calls start from."""
     known: Collection[str] | None = None
-    """The names that exist; None where that cannot be known."""
+    """The existing names; None if they are unknown."""
     subject: str = "tool"
     """`tool`, or `task` for `task_approvals`."""
 
@@ -202,7 +202,7 @@ class _Reader:
 
 
 def read_rules(node: Node, source: RuleSource) -> RuleReading:
-    """The list below `tool_approvals` or `task_approvals`, its examples tried. With a problem there are no rules."""
+    """Read the list under `tool_approvals` or `task_approvals` and check its examples. A problem leaves no rules."""
     reader = _Reader(source)
     rules = reader.read_list(node)
     if not has_errors(reader.problems):
@@ -231,7 +231,7 @@ def _check_example(
 
 
 def _is_from_elsewhere(name: str, known: Collection[str]) -> bool:
-    """Tools of MCP servers are known once their server runs, those of toolsets while their skill is active."""
+    """Return True for a name of a server's or skill's tool, which is known only while the server or skill is active."""
     if "/" in name.strip("/"):
         return True
     skill, dot, _ = name.partition(".")
@@ -243,7 +243,7 @@ def _list_operands(command: Node | None, matcher: str) -> Iterable[str]:
 
 
 def _is_exact(node: Node) -> bool:
-    """Only whole values match: `equals`, `in`, or a choice of such."""
+    """Return True if only whole values match: `equals`, `in`, or `anyOf` with these."""
     if not isinstance(node, Mapping):
         return False
     return all(entry.key in EXACT or (entry.key == "anyOf" and _are_exact(entry.value)) for entry in node.entries)
@@ -263,7 +263,7 @@ class _Policy(FileModel):
 
 @dataclass(slots=True)
 class ScopeReader:
-    """Reads rules for one workspace and collects what is wrong with them."""
+    """Reads the rules of one workspace and collects their problems."""
 
     root: str
     tools: Collection[str] | None = None
@@ -272,7 +272,7 @@ class ScopeReader:
     examples: int = 0
 
     def read_policy(self, text: str, *, file: str, kind: ScopeKind = "host") -> Scope:
-        """A file of rules: `tool_approvals` and `task_approvals`, or the list of tool rules itself."""
+        """Read a policy file: `tool_approvals` and `task_approvals`, or only a list of tool rules."""
         document = read_yaml(text, file=file)
         self.problems.extend(document.problems)
         root = document.root
@@ -285,7 +285,7 @@ class ScopeReader:
         return self._build(kind, root.find_value("tool_approvals"), root.find_value("task_approvals"), file=file)
 
     def read_definition(self, file: Path, *, within: Path | None = None) -> Scope:
-        """The approvals of a Markdown definition, whatever kind it is; see `load_document`."""
+        """Read the approvals of a Markdown definition of any kind; see `load_document`."""
         document = load_document(file, within=within)
         self.problems.extend(document.problems)
         tools, tasks = map(document.root.find_value, ("tool_approvals", "task_approvals"))
@@ -296,7 +296,7 @@ class ScopeReader:
         return _named(scope, agent.id)
 
     def read_task(self, task: TaskDefinition) -> Scope:
-        """The rules of `TASK.md`, which hold for all of its steps."""
+        """Read the rules of `TASK.md`, which apply to all of its steps."""
         return _named(self._read_step("task", task.steps[0]), task.id)
 
     def read_step(self, step: TaskStep) -> Scope:
@@ -310,13 +310,13 @@ class ScopeReader:
             tools=scope.tools,
             tasks=scope.tasks,
             is_trusted=is_trusted,
-            # `Bash(git:*)` names a part of a tool in another program's words: it allows nothing here.
+            # `Bash(git:*)` is another program's notation for a part of a tool; it allows nothing here.
             preapproved=frozenset(name for name in skill.allowed_tools if "(" not in name),
             limits=_read_limits(skill),
         )
 
     def check(self, what: str) -> None:
-        """Raises `ConfigError` with every problem that was found."""
+        """Raise `ConfigError` with all problems, if there are errors."""
         if has_errors(self.problems):
             raise ConfigError(f"{what} cannot be used", hint="Correct the lines above", problems=self.problems)
 
@@ -339,7 +339,7 @@ class ScopeReader:
 
 
 def _read_limits(skill: SkillDefinition) -> dict[Listed, frozenset[str]]:
-    """Skills and tasks in their canonical form, tools as they are called."""
+    """Return the limits of a skill: skills and tasks in canonical form, tools by name."""
     tools, skills, tasks = map(find_limit, (skill.tools, skill.skills, skill.tasks))
     limits: dict[Listed, frozenset[str]] = {}
     if tools is not None:

@@ -1,7 +1,8 @@
-"""A call of the shell as rules see it: one unit for every command of the line, each of which must be allowed. Pure.
+"""Shell calls as rules see them: one unit for each command of the line, all of which must be allowed. Pure.
 
-An allow is tried on the command alone, in its one spelling, and reaches it only where its arguments are known to be
-harmless or the rule names all of it. A deny is also tried on the line as it was written, and on looser readings.
+An allow rule is matched with the canonical form of a single command. It applies only if the arguments are known to be
+harmless, or if the rule names the whole command. A deny rule is also matched with the line as it was written, and with
+looser readings of it.
 """
 
 import posixpath
@@ -42,7 +43,7 @@ _SEPARATORS = re.compile(r"[;|&\n(){}`]+")
 _WORD_ENDS = re.compile(r"[\s;|&(){}`'\"=<>]+")
 _GLOB = re.compile(r"[*?\[]")
 _NESTED_CHANGE = re.compile(r"[$`]|(?:^|[\s;|&({])(?:cd|pushd|chdir)\s")
-"""A text whose paths the shell computes, or that changes the folder before it uses them."""
+"""Text in which the shell computes paths, or changes the folder before it uses them."""
 _UNKNOWN_FOLDER = re.compile(r"\b(?:cd|pushd)\s[^;|&\n]*[$`*?\[]")
 _DISGUISE = str.maketrans("", "", "\\'\"")
 _MAX_PIECES = 100
@@ -51,7 +52,7 @@ RUNS_CODE = "it runs code of the folder it is in"
 
 @dataclass(slots=True)
 class Whole:
-    """The line as it was written. Each rule is tried on it once, however many commands it has."""
+    """The line as it was written. Each rule is matched with it once, however many commands it has."""
 
     call: Call
     _tried: dict[int, bool] = field(default_factory=dict[int, bool])
@@ -67,29 +68,29 @@ class Unit(Struct, frozen=True, kw_only=True):
     """One command of a line, or a line that was not understood."""
 
     narrow: Call
-    """The command alone, in its one spelling."""
+    """The command alone, in canonical form."""
     whole: Whole
     wide: tuple[Call, ...] = ()
-    """Other readings, which only narrow what may happen."""
+    """Other readings of the command, which only deny and ask rules are matched with."""
     argv: tuple[str, ...] = ()
     place: CommandFolders
     wrong: str = ""
-    """Why no table can vouch for it."""
+    """The reason why no table applies to it, if any."""
     is_fed: bool = False
-    """Whether a pipe or a file is its input."""
+    """A pipe or a file is its input."""
     inputs: tuple[str, ...] = ()
-    """Files that are its input."""
+    """Its input files."""
     over_files: tuple[str, ...] = ()
-    """Of `xargs` behind a list of files: the command that it runs, with files of the workspace."""
+    """The command that `xargs` runs over a list of workspace files, with sample names as arguments."""
 
     @property
     def outside(self) -> str:
-        """An input that is not a file of the workspace; empty where there is none."""
+        """The first input outside the workspace; empty if there is none."""
         return next((path for path in self.inputs if not self.place.holds(path)), "")
 
     @property
     def is_opaque(self) -> bool:
-        """Return True if the command's effect can't be determined from its words."""
+        """True if the command's effect can't be determined from its words."""
         if not self.argv:
             return True
         found = find_tables(self.over_files or self.argv)
@@ -97,17 +98,17 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def is_unclear(self) -> bool:
-        """It may start a program that no rule reads: one that is denied, too."""
+        """True if it may start a program that its words don't name, even a denied one."""
         return not self.argv or is_unclear(self.over_files or self.argv)
 
     @property
     def is_vouched(self) -> bool:
-        """It is known to look only, wherever it runs."""
+        """True if it is known to only read, wherever it runs."""
         return bool(self.argv) and not self.wrong and is_vouched(self.over_files or self.argv, self.place)
 
     @property
     def is_reading(self) -> bool:
-        """It is known to look only, and at nothing but the workspace."""
+        """True if it is known to only read, and to read only the workspace."""
         is_inside = all(is_beneath(folder, self.place.root) for folder in self.place.folders)
         return is_inside and self.is_vouched and not self.outside
 
@@ -115,7 +116,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 class ShellCall(Struct, frozen=True, kw_only=True):
     units: tuple[Unit, ...]
     shown: Mapping[str, JsonValue]
-    """The arguments for people: with the argv of every command, or why there is none."""
+    """The arguments for users, with the argv of every command, or the reason why there is none."""
 
 
 class ShellFinding(Struct, frozen=True):
@@ -124,13 +125,13 @@ class ShellFinding(Struct, frozen=True):
     rule: Rule | None = None
     decision: Decision | None = None
     note: str = ""
-    """Why the rule does not reach so far."""
+    """Why a matching allow rule does not apply."""
     remark: str = ""
     """A warning about an allowed command."""
 
 
 def build_call(tool: str, names: frozenset[str], arguments: Mapping[str, JsonValue], *, root: str) -> Call:
-    """Ready to be matched. The line of a shell stays as it was written; the rest gets its one spelling."""
+    """Build a call with canonical arguments. The command line of a shell stays as it was written."""
     canonical = canonical_arguments(arguments, root)
     if tool == SHELL and COMMAND in arguments:
         canonical[COMMAND] = arguments[COMMAND]
@@ -150,7 +151,7 @@ def judge_alone(rules: RuleList, call: Call, root: str) -> tuple[Rule | None, De
 
 
 def read_shell_call(call: Call, root: str) -> ShellCall:
-    """`call` has canonical arguments."""
+    """Split a call of the shell, which has canonical arguments, into its commands."""
     given = call.arguments.get(COMMAND)
     text = given if isinstance(given, str) else ""
     line = parse_line(text)
@@ -174,11 +175,11 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
 
 
 def get_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
-    """The first rule that matches; an allow that does not reach so far lets those behind it speak, then asks."""
+    """Return the first rule that applies. If an allow matches and does not apply, try the later rules, then ask."""
     short = ShellFinding()
     names = unit.narrow.names
     for rule in rules.rules:
-        if rule.subject not in names and not rule.speaks_of(names):
+        if rule.subject not in names and not rule.applies_to(names):
             continue
         finding = _try_allow(rule, unit) if rule.decision == "allow" else _try_limit(rule, unit)
         if finding is None:
@@ -190,12 +191,12 @@ def get_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
 
 
 def get_outside_script(unit: Unit, paths: Iterable[str], root: str) -> str:
-    """The one of these scripts that a command may run; empty if there is none. Commands that only read may name it."""
+    """Return the script of `paths` that a command may run, or an empty string. A command that only reads runs none."""
     scripts = {_resolve(root, path): path for path in paths}
     if not scripts or not unit.is_unclear:
         return ""
     whole = unit.whole.call.arguments.get(COMMAND)
-    # What comes before it in the pipe may be what it runs, and so may any word of a line that was not understood.
+    # A command may run its piped input, and any word of a line that was not understood may be a program.
     is_whole = unit.is_fed or not unit.argv
     texts = (str(whole),) if is_whole else (*map(show_word, unit.argv), *unit.inputs)
     is_lost = _UNKNOWN_FOLDER.search(str(whole)) is not None
@@ -217,14 +218,14 @@ def _names_script(path: str, words: Iterable[str], folders: Iterable[str], *, by
 
 
 def _fits(path: str, pattern: str) -> bool:
-    """As the shell expands it: a wildcard does not match a slash."""
+    """Match as the shell expands patterns: a wildcard does not match a slash."""
     parts, patterns = path.split("/"), pattern.split("/")
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def has_limits(rules: Iterable[RuleList], names: frozenset[str]) -> bool:
-    """A list denies or asks about some commands: then one that cannot be read must not slip through."""
-    return any(rule.decision != "allow" and rule.speaks_of(names) for listed in rules for rule in listed.rules)
+    """Return True if a rule denies or asks about calls with these names."""
+    return any(rule.decision != "allow" and rule.applies_to(names) for listed in rules for rule in listed.rules)
 
 
 def _try_limit(rule: Rule, unit: Unit) -> ShellFinding | None:
@@ -237,7 +238,7 @@ def _try_limit(rule: Rule, unit: Unit) -> ShellFinding | None:
 
 
 def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
-    """With a note where the rule matches and does not reach so far."""
+    """Match an allow rule. The finding has a note if the rule matches and does not apply."""
     if not matches(rule, unit.narrow):
         return ShellFinding(rule, "allow") if rule.is_exact and unit.whole.meets(rule) else None
     if rule.is_exact and unit.whole.meets(rule):
@@ -255,10 +256,14 @@ def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
 
 
 def _get_elsewhere(rule: Rule, unit: Unit) -> str:
-    """A rule means the folders that its `cwd` names, else the workspace's own, unless the command only looks."""
+    """Return the objection to a command that may run in another folder than the rule means; empty if there is none.
+
+    A rule means the folders that its `cwd` names, by default the workspace's root. Commands that only read may run
+    anywhere.
+    """
     demands = [condition for condition in rule.when if condition.key == "cwd"]
     if demands:
-        # Behind a `cd` the command may be in another folder than the call names.
+        # After a `cd` the command may run in another folder than the call's `cwd`.
         others = [each for each in unit.place.folders if not all(condition.test(each) for condition in demands)]
         return f"It may run in {others[0]!r}, which the rule's 'cwd' does not name" if others else ""
     others = [each for each in unit.place.folders if each != unit.place.root]
@@ -279,7 +284,7 @@ def _get_objection(rule: Rule, unit: Unit) -> str:
 
 
 def _list_before(line: ShellLine) -> Iterator[SimpleCommand | None]:
-    """For each command the one that feeds it."""
+    """List, for each command, the command that feeds it through a pipe."""
     for pipeline in line.pipelines:
         yield None
         yield from pipeline.commands[:-1]
@@ -317,7 +322,7 @@ def _resolve(folder: str, path: str) -> str:
 
 
 def _loosen(text: str) -> list[str]:
-    """The pieces between separators, without quotes and backslashes, blanks made one: what may be hidden in there."""
+    """Split a line at its separators and drop quotes, backslashes and repeated blanks, to reveal hidden commands."""
     pieces = _SEPARATORS.split(text.translate(_DISGUISE))[:_MAX_PIECES]
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]
 
@@ -325,19 +330,19 @@ def _loosen(text: str) -> list[str]:
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _SHELL = frozenset({SHELL})
 _PROBES = ("", " a", " -z --long=1 'x y'", " https://host/path?q=1#f ../é", " \\$(x) | y; z")
-"""Arguments of several kinds: a rule that denies all of these looks at the program alone."""
+"""Sample arguments: a rule that denies a program with all of these denies it with any."""
 
 
 def list_denied_programs(scopes: Iterable[Scope]) -> frozenset[str]:
-    """Names of programs of which no command is ever allowed or asked about. Every scope may deny."""
+    """List the programs that some scope denies with any arguments."""
     return frozenset(name for scope in scopes for name in _list_in(scope.tools))
 
 
 def _list_in(rules: RuleList) -> Iterable[str]:
-    """The first rule that matches speaks, so a program that an earlier one may allow is left out."""
+    """List the denied programs, except those that an earlier rule may allow, because the first match decides."""
     spared: set[str] = set()
     for rule in rules.rules:
-        if not rule.speaks_of(_SHELL):
+        if not rule.applies_to(_SHELL):
             continue
         if rule.decision != "deny":
             if not rule.prefixes or rule.is_exact or rule.expressions:

@@ -1,8 +1,8 @@
-"""The files of the workspace that a command line runs, and their hash. Starts nothing.
+"""The workspace files that a command line executes, and their hash. Starts nothing.
 
-A program that runs outside of the sandbox must not be made of files that programs inside write. Everything that its
-command line names in the workspace is found here: the program, scripts among its arguments, the folder that a runner
-such as `uv run` takes code from. An acceptance covers these files, and the sandbox closes them to other programs.
+A program that runs outside the sandbox must not consist of files that programs inside it can write. This module finds
+every workspace path that its command line names: the program, scripts among its arguments, and the folder that a runner
+such as `uv run` loads code from. The user accepts the hash of these files, and the sandbox makes them read-only.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ RUNNERS = frozenset({
     "pdm", "rye", "pixi", "tox", "nox", "invoke", "gradle", "mvn", "bundle", "rake", "composer", "nix", "mise",
     "direnv", "sbt", "dotnet", "mix", "lein", "stack", "cabal", "swift", "zig", "rails", "tsx", "ts-node", "nodemon",
 })  # fmt: skip
-"""They take code, or the names of programs, from the folder that they are started in."""
+"""Programs that load code, or names of programs to run, from their working folder."""
 PACKAGE_RUNNERS = frozenset({"npx", "bunx"})
-"""They prefer a package of the folder that they are started in."""
+"""Programs that prefer a package in their working folder."""
 _PACKAGE_FILES = (".npmrc", "package.json", "bunfig.toml", "node_modules")
 _CODE = frozenset({
     ".py", ".pyz", ".pyc", ".js", ".mjs", ".cjs", ".ts", ".mts", ".rb", ".pl", ".php", ".sh", ".bash", ".lua", ".jar",
@@ -37,38 +37,38 @@ _INTERPRETER = re.compile(
     r"[0-9.]*"
 )
 _SCRIPT_FILE = re.compile(r"(?:g|m|n)?awk|g?sed|xargs|psql|gdb|lldb|n?vim?|ex|emacs|ssh|curl|at")
-"""Their arguments are data, but for a file after one of these options: its lines are commands."""
+"""Programs whose arguments are data, except for a file of commands after one of the options below."""
 _FILE_OPTION = re.compile(r"(-f|-a|-x|-S|-s|-F|-K|--file|--arg-file|--command|--source|--script|--config)=?(.*)")
 _LINE_OPTION = re.compile(r"-[a-z]*c")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _LISTS = re.compile(r"[:,]+")
 _ATTACHED = re.compile(r"(?:-[A-Za-z]|@|\+)(.+)", re.DOTALL)
 _INCLUDED = re.compile(r"""(?:^|[\s"'])-I[\s"']*([^\s"';&|()<>`]+)""")
-"""A folder that code is loaded from, with most interpreters."""
+"""The option of most interpreters for a folder to load code from."""
 _SETTINGS = frozenset({".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".env"})
 
 
 class CommandLine(Struct, frozen=True, kw_only=True):
-    """A program with its arguments, the folder that it starts in, and its environment."""
+    """A program with its arguments, working folder and environment."""
 
     words: tuple[str, ...]
     folder: Path
-    """With its links resolved."""
+    """With links resolved."""
     environment: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The part of the environment that the command's author wrote: paths in it count as named."""
+    """Variables that the command's author set: the command line names the paths in them too."""
 
 
 class ProgramCode(Struct, frozen=True, kw_only=True):
-    """The code of a command line that lies in places that confined programs write to."""
+    """The code of a command line in folders that confined programs can write."""
 
     roots: tuple[Path, ...] = ()
-    """Files and folders. Every file beneath them counts."""
+    """Files and folders; a folder stands for every file in it."""
     is_open: bool = False
-    """It may take code from anywhere in the workspace, so that no list of files covers it."""
+    """The command may load code from anywhere in the workspace, so no list of files covers it."""
 
     def digest(self) -> str:
-        """Changes with every file, also with one that appears or goes; empty where nothing lies in such a place."""
+        """Hash the files; empty if there are none. An added or removed file changes the hash."""
         if not self.roots:
             return ""
         digest = hashlib.sha256()
@@ -79,10 +79,10 @@ class ProgramCode(Struct, frozen=True, kw_only=True):
 
 
 def get_program_code(line: CommandLine, *, writable: Sequence[Path]) -> ProgramCode:
-    """Return the code of a command line in `writable`, whose paths are resolved.
+    """Return the part of a command line's code that lies in `writable`, whose paths are resolved.
 
-    Every file or folder that it names counts, because no list of interpreters is complete. Only a whole place of
-    `writable`, such as the workspace, can be data: it counts where a known program or option takes code from it.
+    Every file or folder that the line names counts, because no list of interpreters is complete. The exception is a
+    whole writable folder, such as the workspace: it counts only if a known program or option loads code from it.
     """
     below = (path for path in _list_existing(line) if not {path, path.resolve()} & set(writable))
     found = list(dict.fromkeys((*_list_program(line), *_get_named(line), *below)))
@@ -92,7 +92,7 @@ def get_program_code(line: CommandLine, *, writable: Sequence[Path]) -> ProgramC
 
 
 def locate_program(line: CommandLine) -> Path | None:
-    """Return the absolute path of the program, as the command line names it or by its PATH; None if there is none."""
+    """Return the program's absolute path, searched in PATH unless it has a slash; None if PATH has no such program."""
     command = line.words[0]
     found = command if "/" in command else shutil.which(command, path=line.environment.get("PATH", os.defpath))
     return Path(os.path.normpath(line.folder / found)) if found else None
@@ -107,6 +107,7 @@ def _list_program(line: CommandLine) -> Iterator[Path]:
     # The packages of a virtual environment are as much its code as the program.
     yield prefix if (prefix / "pyvenv.cfg").is_file() else program.parent
     yield program.resolve().parent
+    # `uv tool run` runs a package from the index, not the project in the working folder.
     is_tool = (program.name, arguments[:1]) == ("uv", ("tool",))
     if (program.name in RUNNERS and not is_tool) or (
         program.name.startswith("python") and {"-m", "-c"} & set(arguments[:4])
@@ -117,9 +118,9 @@ def _list_program(line: CommandLine) -> Iterator[Path]:
 
 
 def list_scripts(words: Sequence[str], folder: Path) -> Iterator[Path]:
-    """List the files that interpreters and runners among the words execute, also those that do not exist yet.
+    """List the files that interpreters and runners among the words execute, including files that don't exist yet.
 
-    That is the first argument that is a file, and every code file in a line after `-c`.
+    These are the first argument that is a file, and every code file in a line after `-c`.
     """
     for number, word in enumerate(words):
         name = Path(word).name
@@ -144,13 +145,13 @@ def _list_option_files(words: Sequence[str], folder: Path) -> Iterator[Path]:
 
 
 def locate_word(word: str, folder: Path) -> Path | None:
-    """Return the path that an argument, or the value of an option, can be."""
+    """Return the path that an argument, or an option's value, may name."""
     text = word.rpartition("=")[2]
     return Path(os.path.normpath(folder / text)) if text and "\0" not in text else None
 
 
 def is_code(file: Path) -> bool:
-    """Return True for a regular file that is named like code, or can be executed."""
+    """Return True for a regular file with a code suffix or an executable bit."""
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError):
@@ -160,19 +161,19 @@ def is_code(file: Path) -> bool:
 
 def _get_named(line: CommandLine) -> Iterator[Path]:
     command, *arguments = line.words
-    told = [_expand(word, line.environment) for word in line.words]
-    for script in list_scripts(told, line.folder):
+    expanded = [_expand(word, line.environment) for word in line.words]
+    for script in list_scripts(expanded, line.folder):
         if script.is_file():
             yield script.parent
             yield script.resolve().parent
     name = Path(command).name
-    # A line after `sh -c` can change the folder first.
+    # A line after `sh -c` can change to any folder that it names before it runs something.
     has_line = _INTERPRETER.fullmatch(name) is not None and any(_LINE_OPTION.fullmatch(word) for word in arguments)
     runs_folders = name in RUNNERS or name.startswith(("python", "node")) or has_line
     for word in arguments:
         for text in _list_paths(word, line.environment):
             yield from _get_code(Path(os.path.normpath(line.folder / text)), runs_folders=runs_folders)
-    for folder in _INCLUDED.findall(" ".join(told)):
+    for folder in _INCLUDED.findall(" ".join(expanded)):
         yield Path(os.path.normpath(line.folder / folder))
     for name, value in line.variables.items():
         is_loader = name in LOADER_VARIABLES
@@ -184,7 +185,7 @@ def _get_named(line: CommandLine) -> Iterator[Path]:
 
 
 def _list_existing(line: CommandLine) -> Iterator[Path]:
-    """Return every file and folder that an argument or a variable names, also within an option or a line of a shell."""
+    """List every existing path that an argument or a variable names, including inside an option or a shell line."""
     for word in (*line.words[1:], *line.variables.values()):
         for text in _list_paths(word, line.environment):
             for name in dict.fromkeys((text, *_LISTS.split(text))):
@@ -195,7 +196,7 @@ def _list_existing(line: CommandLine) -> Iterator[Path]:
 
 
 def _list_attached(word: str) -> tuple[str, ...]:
-    """Return the value that is attached to a short option (`-Ilib`) or to a sign for a file (`@lib/arguments`)."""
+    """Return the value attached to a short option (`-Ilib`) or to a file prefix (`@lib/arguments`)."""
     found = _ATTACHED.fullmatch(word)
     return (found[1],) if found else ()
 
@@ -208,9 +209,9 @@ def _exists(path: Path) -> bool:
 
 
 def _list_paths(word: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Return everything in an argument that can be a path: the argument, the value of an option, words of a line."""
-    told = _expand(word, environment)
-    texts = dict.fromkeys((word, told, word.partition("=")[2], *SEPARATORS.split(told)))
+    """List every text in an argument that may be a path: the argument, an option's value, the words of a line."""
+    expanded = _expand(word, environment)
+    texts = dict.fromkeys((word, expanded, word.partition("=")[2], *SEPARATORS.split(expanded)))
     return (text for text in texts if text and "\0" not in text)
 
 
@@ -252,7 +253,7 @@ def _describe_tree(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """The files of a folder, or the file itself; links are not followed, and a repository's own files do not count."""
+    """List the files below a folder, or the path itself. Links aren't followed, and `.git` folders are skipped."""
     if root.is_symlink() or not root.is_dir():
         if os.path.lexists(root):
             yield str(root)
@@ -264,4 +265,5 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _open_plain(path: str, flags: int) -> int:
+    # The file may have been replaced since it was listed: a link must not be followed, and a pipe must not block.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,7 +1,7 @@
 """Ignore import paths in the workspace, where programs of a run could plant modules.
 
-Python itself imports `sitecustomize` from PYTHONPATH before the first line of Metier runs, so this cannot undo a module
-that is already there. It keeps one from getting there: a run with a sandbox does not start while such a path is set.
+Python imports `sitecustomize` from PYTHONPATH before the first line of Metier runs, so ignoring a path cannot undo a
+module that is already there. It prevents a new one: a sandboxed run does not start while such a path is set.
 """
 
 import os
@@ -12,9 +12,9 @@ _ignored: list[str] = []
 
 
 def ignore_workspace_imports(workspace: str) -> list[str]:
-    """Remove the entries of PYTHONPATH that lie in the workspace, and the current folder, for this process and others.
+    """Remove PYTHONPATH entries in the workspace, and the current folder, for this process and its children.
 
-    Return them as they were written; an empty entry as '.'.
+    Return the removed entries as they were written, an empty entry as '.'.
     """
     root = os.path.realpath(workspace)
     own = [os.path.realpath(folder) for folder in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])]
@@ -34,7 +34,7 @@ def ignore_workspace_imports(workspace: str) -> list[str]:
 
 
 def list_ignored_imports() -> tuple[str, ...]:
-    """List the entries that this process was started with and ignores."""
+    """List the entries that `ignore_workspace_imports` removed."""
     return tuple(_ignored)
 
 

@@ -1,8 +1,8 @@
-"""Start programs. The only module that starts a process; a test enumerates all others and fails.
+"""Start programs. No other module starts a process; a test checks that.
 
-Metier starts few programs on its own, and each start names its `Use`: how the program is found, and which environment
-and folder it gets. Those rows are the table of `docs/contributing/programs.md`. A `Program` comes from one of the three
-functions below and from nowhere else, so that nothing a confined program can write is run outside of the sandbox.
+Metier starts few programs of its own. Each start names a `Use`: how the program is found, and its environment and
+folder. The uses are the rows of the table in `docs/contributing/programs.md`. Only three functions below build a
+`Program`, so that no file that a confined program can write is run outside the sandbox.
 """
 
 import os
@@ -28,7 +28,7 @@ NEUTRAL_FOLDER = Path(os.sep)
 
 
 class Use(NamedTuple):
-    """A program and the way it is started: one row of the table in `docs/contributing/programs.md`."""
+    """A program and how it is started: one row of the table in `docs/contributing/programs.md`."""
 
     program: str
     purpose: str
@@ -122,11 +122,11 @@ USES = (
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """A program that may run outside of the sandbox, and all that it knows of the environment."""
+    """A program that may run outside the sandbox, with its whole environment."""
 
     use: Use
     command: tuple[str, ...]
-    """An absolute path, and arguments that belong to every start."""
+    """An absolute path, then the arguments of every start."""
     environment: Mapping[str, str]
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class Program(Struct, frozen=True, kw_only=True):
 def find_program(
     use: Use, name: str, environ: Mapping[str, str], *, writable: Collection[Path], passed: Iterable[str] = ()
 ) -> Program | None:
-    """Find a program by trusted search; None if there is none. `passed` names the variables that it gets."""
+    """Find a program by trusted search; None if there is none. `passed` names the variables that it receives."""
     found = get_trusted_program(name, environ, writable=writable)
     if not found:
         return None
@@ -153,12 +153,12 @@ def find_program(
 
 
 def use_own_program(use: Use, *command: str, environment: Mapping[str, str]) -> Program:
-    """Use a program by its absolute path: a file of this installation, or one that was found here before."""
+    """Use a program by its absolute path: a file of this installation, or the result of an earlier trusted search."""
     return Program(use=use, command=command, environment=environment)
 
 
 def use_accepted_program(use: Use, line: CommandLine) -> Program | None:
-    """Use a command line whose code in the workspace the caller compared with the accepted hash; None if not found."""
+    """Use a command line whose code the caller has compared with the accepted hash; None if its program is missing."""
     found = locate_program(line)
     if found is None:
         return None
@@ -173,7 +173,7 @@ def run_program(
     timeout: float | None = None,
     is_interactive: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run to the end and capture the output. An interactive program has the terminal instead.
+    """Run a program and capture its output. An interactive program gets the terminal instead.
 
     Raises `OSError` or `subprocess.TimeoutExpired`.
     """
@@ -187,9 +187,10 @@ def run_program(
 
 
 def feed_program(program: Program, *arguments: str, given: bytes, timeout: float) -> int:
-    """Run with this input, discard the output and return the exit code. Raises `OSError`, `subprocess.TimeoutExpired`.
+    """Run a program with this input, discard its output and return its exit code.
 
-    No pipe for the output: a program that continues in the background, as `xclip` does, would keep it open.
+    There is no pipe for the output: a program that continues in the background, as `xclip` does, would keep it open.
+    Raises `OSError` or `subprocess.TimeoutExpired`.
     """
     command = [*program.command, *arguments]
     with subprocess.Popen(
@@ -211,7 +212,7 @@ def feed_program(program: Program, *arguments: str, given: bytes, timeout: float
 async def run_program_async(
     program: Program, *arguments: str, folder: Path = NEUTRAL_FOLDER
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run to the end and capture the output; a cancellation kills it. Raises `OSError`."""
+    """Run a program and capture its output; cancellation kills it. Raises `OSError`."""
     command = [*program.command, *arguments]
     return await anyio.run_process(command, cwd=folder, env=program.environment, check=False)
 
@@ -239,7 +240,7 @@ async def open_program(
 async def open_command(
     arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: int
 ) -> Process:
-    """Start a command of a tool without a supervisor, which Windows has none of. Raises `OSError`."""
+    """Start a tool's command on Windows, where there is no supervisor. Raises `OSError`."""
     assert sys.platform == "win32", "everywhere else the supervisor starts it"
     flags = subprocess.CREATE_NEW_PROCESS_GROUP
     return await anyio.open_process(list(arguments), stdin=stdin, cwd=folder, env=environment, creationflags=flags)
@@ -256,14 +257,15 @@ def start_in_background(program: Program, *arguments: str, folder: Path, output:
         stderr=output,
         start_new_session=True,
     )
-    process.returncode = 0  # it is not waited for, and that is meant
+    # This process doesn't wait for it. Without an exit code, `Popen.__del__` would warn that it is still running.
+    process.returncode = 0
 
 
 def open_own_processes(use: Use) -> "SpawnContext":
-    """Return the way to start more processes of this program.
+    """Return the `multiprocessing` context that starts processes of the server.
 
-    They, and the tracker that `multiprocessing` starts with them, are `python -c …` in this folder: without
-    PYTHONSAFEPATH a `multiprocessing.py` of the workspace would be imported.
+    They, and the tracker that `multiprocessing` starts with them, run as `python -c …` in this folder: without
+    PYTHONSAFEPATH they would import a `multiprocessing.py` of the workspace.
     """
     import multiprocessing  # noqa: PLC0415  a tenth of the modules of a run, and the server alone needs it
 

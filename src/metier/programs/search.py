@@ -1,7 +1,7 @@
 """Find programs in folders that confined programs cannot write, and build a clean environment for them.
 
-`writable` always names the places that confined programs write to: the workspace at least. A folder of PATH counts only
-outside of them: never an activated `.venv/bin` of the project.
+`writable` names the folders that confined programs can write, at least the workspace. PATH folders inside them are
+ignored, such as an activated `.venv/bin` of the project.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/current-system/sw/bin")
-"""Searched first, as far as PATH has them; all of them if there is no PATH."""
+"""The folders of PATH to search first. They replace a missing PATH."""
 
 LOADER_VARIABLES = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "NODE_PATH", "NODE_OPTIONS", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH",
@@ -20,20 +20,20 @@ LOADER_VARIABLES = (
 )  # fmt: skip
 """Variables that name folders or files that programs load code from."""
 _PATH_LISTS = tuple(name for name in LOADER_VARIABLES if name != "NODE_OPTIONS")
-"""Those that are lists of paths."""
+"""The loader variables that are lists of paths."""
 
 
 excluded_folders: set[Path] = set()
-"""Folders that the settings of this process open to confined programs: `sandbox.writable`."""
+"""Folders that the setting `sandbox.writable` opens to confined programs."""
 
 
 def exclude_folders(folders: Iterable[Path]) -> None:
-    """Search no program in these folders for the rest of this process, whatever the caller calls writable."""
+    """Never search these folders in this process, whatever `writable` a caller passes."""
     excluded_folders.update(folders)
 
 
 def get_trusted_program(name: str, environ: Mapping[str, str], *, writable: Collection[Path]) -> str:
-    """Return the absolute path of a program; empty if there is none outside of `writable`, links followed."""
+    """Return a program's absolute path; empty if there is none outside `writable`, with links resolved."""
     found = shutil.which(name, path=build_trusted_path(environ, writable=writable))
     if not found or is_within(Path(found), writable):
         return ""
@@ -49,7 +49,7 @@ def build_trusted_environment(
 
 
 def build_trusted_path(environ: Mapping[str, str], *, writable: Collection[Path]) -> str:
-    """Return the folders of PATH that may be searched: system folders first, then the others in their order."""
+    """Return the trusted folders of PATH: system folders first, then the others in their order."""
     folders = environ["PATH"].split(os.pathsep) if environ.get("PATH") else list(SYSTEM)
     roots = _list_roots(writable)
     trusted = [folder for folder in dict.fromkeys(folders) if _is_trusted(Path(folder), roots)]
@@ -59,10 +59,10 @@ def build_trusted_path(environ: Mapping[str, str], *, writable: Collection[Path]
 def drop_writable_paths(
     environ: Mapping[str, str], *, writable: Collection[Path], but: Collection[Path] = (), keep: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return all variables, without the entries by which a program would load code from `writable`.
+    """Return the environment without the entries that make a program load code from `writable`.
 
-    An entry beneath one of `but` stays: those are files whose hash was accepted. A relative or empty entry goes. The
-    variables that `keep` names stay as they are.
+    Entries below one of `but` stay, because the hash of those files was accepted. Relative and empty entries are
+    removed. Variables named in `keep` are not changed.
     """
     roots = _list_roots(writable)
     result = dict(environ)
@@ -80,7 +80,7 @@ def drop_writable_paths(
 
 
 def is_within(path: Path, places: Collection[Path]) -> bool:
-    """Return True if the path, as written or with its links followed, lies in one of the places."""
+    """Return True if the path, as written or with links resolved, lies in one of the places."""
     return _lies_in(path, _list_roots(places))
 
 
@@ -101,11 +101,12 @@ def _is_trusted(folder: Path, roots: Collection[Path]) -> bool:
         mode = folder.stat().st_mode
     except OSError:
         return False
+    # Any user can put a program into a world-writable folder. Windows has no such mode bit.
     return stat.S_ISDIR(mode) and (os.name == "nt" or not mode & stat.S_IWOTH)
 
 
 def _list_roots(places: Collection[Path]) -> set[Path]:
-    """Return the places as written, and with their links followed."""
+    """Return the places as written and with links resolved."""
     return {root for place in (*places, *excluded_folders) for root in (place.absolute(), place.resolve())}
 
 

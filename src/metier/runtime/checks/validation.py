@@ -174,7 +174,7 @@ class StepChecker:
 def is_always_denied(name: str, rules: RuleList) -> bool:
     """Return True if these rules deny every call of this tool."""
     for rule in rules.rules:
-        if rule.speaks_of(frozenset({name})):
+        if rule.applies_to(frozenset({name})):
             if rule.decision != "deny":
                 return False
             if not rule.when:
