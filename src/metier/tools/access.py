@@ -1,6 +1,6 @@
-"""`tool-access.json`: which tools are turned off in a workspace, whatever rules and definitions say.
+"""`tool-access.json`: the tools that are turned off in a workspace, whatever rules and definitions say.
 
-It is in `.agent/` or in `context/`; what either file turns off is off.
+It is in `.agent/` or in `context/`. A tool is off if either file turns it off.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ MAX_BYTES = 256 * 1024
 
 
 class AccessFile:
-    """The files of one workspace; where there is none, nothing is turned off."""
+    """The access files of one workspace. Without any, no tool is turned off."""
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
@@ -32,16 +32,16 @@ class AccessFile:
         self._context = workspace / "context" / FILE_NAME
 
     def read(self) -> frozenset[str]:
-        """The tools that are off now. Raises `ConfigError` when a file cannot be understood."""
+        """Return the tools that are off now. Raises `ConfigError` if a file is invalid."""
         readings = self.load()
         for reading in readings:
             reading.check()
         return frozenset(name for reading in readings for name in reading.off)
 
     def check_names(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for a tool that does not exist: turned off under a wrong name, it would stay on.
+        """Raise `ConfigError` for an unknown tool: with a typo in its name, a tool would stay on.
 
-        Tools of a skill or of a server (`skill.tool`, `server/tool`) may be missing today and back tomorrow.
+        Tools of a skill or server (`skill.tool`, `server/tool`) are accepted, because they may be missing temporarily.
         """
         for reading in self.load():
             unknown = [name for name in reading.lines if name not in known and "." not in name and "/" not in name]
@@ -61,7 +61,7 @@ class AccessFile:
     def _load_first(self, files: tuple[Path, ...]) -> "AccessReading | None":
         for file in files:
             try:
-                file.stat()  # mostly there is none, and asking costs a fraction of trying to open it
+                file.stat()  # usually missing, and `stat` costs a fraction of `read_contained`
                 data = read_contained(file, within=self._workspace, limit=MAX_BYTES)
             except FileNotFoundError:
                 continue
@@ -75,12 +75,12 @@ class AccessFile:
 class AccessReading(Struct, frozen=True):
     file: Path
     lines: dict[str, int] = field(default_factory=dict[str, int])
-    """Every tool that is named, and its line."""
+    """The line of every tool in the file."""
     off: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
 
     def check(self) -> None:
-        """Raises `ConfigError` with every problem."""
+        """Raise `ConfigError` with all problems, if there are any."""
         if self.problems:
             first = self.problems[0]
             raise ConfigError(
@@ -91,7 +91,7 @@ class AccessReading(Struct, frozen=True):
 
 
 def read_access(data: bytes, *, file: Path) -> AccessReading:
-    """`{"tools": {"Bash": {"enabled": false}}}`, or short `{"Bash": false}`, with everything that is wrong in it."""
+    """Read `{"tools": {"Bash": {"enabled": false}}}`, or short `{"Bash": false}`, and all problems."""
     if len(data) > MAX_BYTES:
         return AccessReading(
             file, problems=(_problem(file, "file_too_large", f"The file is larger than {MAX_BYTES} bytes"),)

@@ -24,12 +24,12 @@ STARTED = ".started"
 """Suffix of the note next to `ToolContext.spool` that marks the start of an effect."""
 
 ANY_OUTPUT: Schema = {}
-"""The schema that everything satisfies."""
+"""The schema that any value satisfies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInfo:
-    """Everything that is known of a tool without calling it."""
+    """The description of a tool."""
 
     id: str
     """Unique over all sources, e.g. `builtin:Read` or `skill:notes.search`."""
@@ -43,9 +43,9 @@ class ToolInfo:
     effect: Effect
     aliases: tuple[str, ...] = ()
     spools: bool = False
-    """It notes beside `ToolContext.spool` that its effect begins: no note after a crash means that it never did."""
+    """The tool writes a note next to `ToolContext.spool` before its effect: without one, the effect did not start."""
     is_claim: bool = False
-    """Risk and effect are what the tool or its server says of itself: good to sort by, not to skip a question."""
+    """Risk and effect are claims of the tool or its server. They may sort tools, but never skip a question."""
 
 
 def _ignore(_payload: Payload) -> None:
@@ -60,19 +60,16 @@ class PathGuard(Protocol):
     """Applies the rules to the real path of an open file: a link has a different name than its target."""
 
     def check(self, path: str, *, key: str = "path") -> None:
-        """Told where the path of that argument leads before anything is read or written there.
-
-        Raises `ToolFailed` where the call must not go.
-        """
+        """Check the real path of an argument before it is read or written. Raises `ToolFailed` if it is denied."""
         ...
 
     def hides(self, path: str, *, key: str = "path") -> bool:
-        """A rule denies the call for this file, so neither its name nor its content is shown."""
+        """Return True if a rule denies the call for this file, so that neither name nor content may be shown."""
         ...
 
 
 class NoGuard:
-    """Everything is open."""
+    """Allows every path."""
 
     def check(self, path: str, *, key: str = "path") -> None:
         del path, key
@@ -87,17 +84,17 @@ type ShowOutput = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """For whom and where a call happens."""
+    """The context of a call."""
 
     workspace: Path
     run_id: str = ""
     step_id: str = ""
     idempotency_key: str = ""
-    """Stays the same when the step is repeated; a `keyed` tool hands it on."""
+    """Stays the same when the step is repeated; a `keyed` tool passes it on."""
     timeout_seconds: float | None = None
     """Remaining time of the run; a tool uses this or its own limit, whichever is shorter."""
     emit: Callable[[Payload], None] = _ignore
-    """Receives events that the tool has to tell."""
+    """Receives the tool's events."""
     keep_partial: Callable[[str], None] = _drop_text
     """Receives the output so far of a call that is interrupted, before the cancellation continues."""
     show_output: ShowOutput | None = None
@@ -111,15 +108,15 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     artifacts: Path | None = None
     """Folder for files that belong to the run."""
     clean: Callable[[str], str] = str
-    """Takes secrets out of text from outside, before it is written anywhere."""
+    """Redacts secrets in outside text, before it is written anywhere."""
     trace_parent: str = ""
-    """The W3C `traceparent` of the step, for what it starts or asks; empty where traces are off."""
+    """The W3C `traceparent` of the step, for its processes and requests; empty if tracing is off."""
     base_hash: str | None = None
-    """`Preview.base` of the change that a user approved: another state of what it changes is refused."""
+    """`Preview.base` of the change that a user approved. The call fails if the file's state is another one."""
     paths: PathGuard = msgspec.field(default_factory=NoGuard)
-    """Asked by tools that open files, with the names these really have."""
+    """Checks the real paths of the files that a tool opens."""
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)
-    """Asked by tools that read or change one file."""
+    """The user's unsaved files, for tools that read or change one."""
     read_only: bool = False
     """No user approved the call: a program that it starts must run in the read-only sandbox, or not at all."""
 
@@ -134,7 +131,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
-    """A picture or a document, in a form that vendors take; see `tools.media`."""
+    """An image or a document in a format that model providers accept; see `tools.media`."""
 
     data: bytes = field(repr=False)
     media_type: str
@@ -154,9 +151,9 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     meta: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
     """For records, not for the model: durations, sizes, the error's code."""
     question: Question | None = None
-    """Not a result yet: the run waits for an answer, then calls again."""
+    """Not a result yet: the run waits for an answer, then repeats the call."""
     handed_on: CalledRun | None = None
-    """Not a result yet: another run has to do this first, then the call is made again."""
+    """Not a result yet: another run has to finish first, then the call is repeated."""
     wants_write: str = ""
     """Not a result yet: the call needs more than the read-only sandbox allows. Says why, for the user who is asked."""
     spent: Spent | None = None
@@ -186,31 +183,31 @@ class Preview(Struct, frozen=True):
     text: str
     """A diff, or a sentence."""
     base: str = ""
-    """A hash of what it was made from. If that has another one when the call runs, the person is asked again."""
+    """A hash of the state that it was built from. If that has changed when the call runs, the user is asked again."""
 
 
 @runtime_checkable
 class Previewing(Protocol):
-    """A tool that can show what a call would do without doing it."""
+    """A tool that can show the effect of a call without performing it."""
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None: ...
 
 
 @runtime_checkable
 class Locating(Protocol):
-    """A tool of files that can tell which ones a call really means."""
+    """A file tool that can resolve the paths of a call."""
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        """By argument, where its path leads with every link followed. Raises `ToolFailed` where the call would."""
+        """Return the real path of each path argument. Raises `ToolFailed` as the call would."""
         ...
 
 
 @runtime_checkable
 class Refusing(Protocol):
-    """A tool that can tell from the arguments alone that it will not run a call: then no approval is asked for."""
+    """A tool that can reject a call by its arguments alone, before an approval is requested."""
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """Why not, as a sentence; empty when it would. Pure."""
+        """Return the reason as a sentence; empty if the call would run. Pure."""
         ...
 
 
@@ -219,8 +216,8 @@ class Probing(Protocol):
     """A tool that can find out, after a crash, whether a call had its effect."""
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """The result if the effect happened, a failed one if it did not (the call is then made), None if unknown.
+        """Return the result if the effect happened, a failed result if not (the call then runs), None if unknown.
 
-        Asked in another process than the one that made the call, which has ended.
+        Runs in another process than the call, after that one has ended.
         """
         ...

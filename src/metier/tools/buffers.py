@@ -1,23 +1,23 @@
-"""Files as the user's editor holds them."""
+"""The user's unsaved files. Imports nothing, because a host is opened by commands that run no tools."""
 
 from pathlib import Path
 from typing import Protocol
 
 
 class Buffers(Protocol):
-    """Files as an editor holds them, which may be newer than the disk."""
+    """Files that are open in the user's editor, whose text may be newer than the disk."""
 
     async def read(self, path: Path) -> str | None:
-        """The text that the editor shows; None where it does not say."""
+        """Return the editor's text; None if the file isn't open there."""
         ...
 
     async def save(self, path: Path, text: str) -> None:
-        """Have the editor write what it holds to the disk, as far as it does that."""
+        """Ask the editor to save the file with this text, if it supports that."""
         ...
 
 
 class NoBuffers:
-    """There is no editor: files are what they are on disk."""
+    """No editor: files are as they are on disk."""
 
     async def read(self, path: Path) -> str | None:
         del path

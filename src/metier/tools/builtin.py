@@ -1,4 +1,4 @@
-"""The tools that every run has: files of the workspace, the shell unless it is off, and pages of the web."""
+"""The built-in tools: workspace files, web pages and search, and the shell."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,13 +21,13 @@ from metier.tools.web.web_search import WebSearch
 def build_builtin_tools(
     scope: Scope, *, environ: Mapping[str, str], skip: Sequence[str] = (), web: WebAccess | None = None
 ) -> tuple[Tool, ...]:
-    """`skip` are folders that listing and searching pass over, such as the run store; they can still be named."""
+    """Build the file and web tools. Listing and searching skip the folders `skip`, such as the runs, unless named."""
     return (
         Read(scope),
         Write(scope),
         Edit(scope),
         Glob(scope, skip=skip),
-        # Found when a search is large enough for it: looking through PATH costs more than the start of a run.
+        # Ripgrep is located by the first large search, because searching PATH slows down the start of every run.
         Grep(scope, ripgrep=partial(get_ripgrep, environ, scope.workspace), skip=skip),
         WebFetch(web),
     )
@@ -36,7 +36,7 @@ def build_builtin_tools(
 def build_search_tools(
     options: WebSearchOptions, *, environ: Mapping[str, str], web: WebAccess | None
 ) -> tuple[Tool, ...]:
-    """`WebSearch`, or nothing where no search engine is configured: then no model hears of it. Raises `ConfigError`."""
+    """Build `WebSearch`; empty if no search engine is configured. Raises `ConfigError`."""
     if not options.endpoint:
         return ()
     key = environ.get(options.api_key_env, "") if options.backend == "brave" else ""
@@ -47,7 +47,7 @@ def build_search_tools(
 
 
 def build_shell_tools(surroundings: Surroundings, *, shell: Shell, options: ShellOptions) -> tuple[Tool, ...]:
-    """`Bash`, or nothing where it is turned off: then no model hears of it."""
+    """Build `Bash`; empty if it is turned off."""
     if not options.enabled or options.mode == "off":
         return ()
     return (Bash(surroundings, shell=shell, options=options),)

@@ -5,7 +5,7 @@
         \"\"\"Look up an order.\"\"\"
         ...
 
-The function runs in the process of the agent, without a sandbox: it is code of the program that opened the agent.
+The function runs in the agent's process, without a sandbox, because it is part of the program that opened the agent.
 """
 
 import inspect
@@ -32,13 +32,13 @@ class FunctionTool[**P, R](Struct, frozen=True, kw_only=True):
     info: ToolInfo
     signature: Signature
     context_name: str = ""
-    """The parameter that gets the `ToolContext`; the model does not see it."""
+    """The parameter that receives the `ToolContext`; the model does not see it."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        """Convert the arguments, call the function, convert what it returns. Raises `ToolFailed`."""
+        """Convert the arguments, call the function and convert its result. Raises `ToolFailed`."""
         try:
             values = self.signature.parse(arguments)
         except ValidationError as error:
@@ -52,11 +52,11 @@ class FunctionTool[**P, R](Struct, frozen=True, kw_only=True):
         raise ToolFailed(f"Tool {self.info.name!r} took longer than {context.timeout_seconds:g} s", code="timeout")
 
     async def _call(self, values: dict[str, object]) -> object:
-        # The checked parameters are those of the function; the type of its keywords is not known here.
+        # The parameters were validated against the signature, but the type of the keywords is not known here.
         call = partial(cast("Callable[..., object]", self.function), **values)
         if inspect.iscoroutinefunction(self.function):
             return await cast("Callable[[], Awaitable[object]]", call)()
-        # A plain function must not stop the event loop. One that hangs is left behind when its time is over.
+        # A plain function must not block the event loop. Python can't stop a thread, so one that hangs is abandoned.
         returned = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
         return await cast("Awaitable[object]", returned) if inspect.isawaitable(returned) else returned
 
@@ -84,11 +84,12 @@ def tool(
 ) -> object:
     """Turn a typed function, plain or `async`, into a tool.
 
-    `effect` says what repeating a call after a crash does: `read` and `idempotent` may be repeated, `keyed` may be
-    repeated with the same `ToolContext.idempotency_key`, `opaque` is never repeated without asking a user. `risk` is
-    shown to the person who approves a call. A parameter of the type `ToolContext` gets the context of the call.
+    `effect` is the consequence of repeating a call after a crash: `read` and `idempotent` calls may be repeated,
+    `keyed` calls may be repeated with the same `ToolContext.idempotency_key`, and `opaque` calls are never repeated
+    without asking the user. `risk` is shown to the approver. A parameter of type `ToolContext` receives the context of
+    the call.
 
-    Raises `UsageError` where the parameters cannot be described by a JSON schema.
+    Raises `UsageError` if the parameters cannot be described by a JSON schema.
     """
 
     def build(target: Callable[..., object]) -> object:
@@ -98,7 +99,7 @@ def tool(
 
 
 def as_tool(given: Tool | Callable[..., object]) -> Tool:
-    """A tool as it is; a plain function as `tool` makes it. Raises `UsageError`."""
+    """Return a tool unchanged, and a plain function as a tool. Raises `UsageError`."""
     if hasattr(given, "info") and hasattr(given, "execute"):
         return cast("Tool", given)
     if not callable(given):
@@ -149,13 +150,13 @@ def _build_result(returned: object, name: str) -> ToolResult:
     if isinstance(returned, ToolResult):
         return returned
     try:
-        output = cast("JsonValue", to_jsonable_python(returned))  # what it returns is JSON by its promise
+        output = cast("JsonValue", to_jsonable_python(returned))  # the function promises to return JSON
     except PydanticSerializationError as error:
         raise ToolFailed(f"Tool {name!r} returned a {type(returned).__name__}, which is not JSON") from error
     return ToolResult(ok=True, output=output)
 
 
 def _describe(error: ValidationError) -> str:
-    """Every wrong argument in one sentence, without the values: these may be secret."""
+    """Describe every invalid argument in one sentence, without values, which may be secret."""
     wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
     return "; ".join(wrong)

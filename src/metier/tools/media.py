@@ -1,7 +1,7 @@
-"""Pictures and PDF documents for a model: what bytes are, and a form of them that every vendor takes.
+"""Images and PDF documents for a model: detect the type of bytes, and convert them to a format of every provider.
 
-Sizes are read from the bytes themselves; Pillow, the extra `images`, is needed only to make a picture smaller or to
-turn another format into PNG.
+Sizes are read from the bytes themselves. Pillow, in the extra `images`, is needed only to scale an image down or to
+convert another format.
 """
 
 import importlib.util
@@ -15,12 +15,12 @@ from metier.extras import hint_extra
 from metier.tools.base import Media
 
 MAX_EDGE = 1568
-"""Pixels: the longest side that no vendor makes smaller by itself."""
+"""Pixels of the longest side up to which no provider scales an image down."""
 MAX_PICTURE_BYTES = 3_700_000
-"""The smallest limit of a vendor is 5 MB in base64."""
+"""The lowest limit of a provider is 5 MB in base64, which adds a third."""
 MAX_PDF_BYTES = 10_000_000
 MAX_PIXELS = 100_000_000
-"""A picture of more is not unpacked: a small file can hold a huge one."""
+"""Larger images are not decompressed: a small file can contain a huge one."""
 
 PDF = "application/pdf"
 _PNG, _JPEG, _GIF, _WEBP = "image/png", "image/jpeg", "image/gif", "image/webp"
@@ -36,7 +36,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 )
 _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 _NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})
-"""Markers among those of JPEG frames that are none."""
+"""JPEG markers in the range of frame headers that are not frame headers."""
 
 
 class Size(NamedTuple):
@@ -45,16 +45,16 @@ class Size(NamedTuple):
 
 
 def get_media_type(data: bytes) -> str:
-    """By the first bytes; empty for what is neither a picture nor a PDF document."""
+    """Return the media type by the first bytes; empty for anything but an image or a PDF document."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _WEBP
     return next((kind for mark, kind in _SIGNATURES if data.startswith(mark)), "")
 
 
 def prepare_media(data: bytes, *, name: str) -> Media:
-    """A form that every vendor takes. Raises `ToolFailed` for what is no picture or document, is damaged or too large.
+    """Convert an image or document for a model. Raises `ToolFailed` for other data, and if it is damaged or too large.
 
-    Takes processor time for a large picture: call it in a thread.
+    A large image takes processor time: call it in a thread.
     """
     kind = get_media_type(data)
     if kind == PDF:
@@ -74,7 +74,7 @@ def prepare_media(data: bytes, *, name: str) -> Media:
 
 
 def _convert(data: bytes, kind: str, *, name: str) -> Media:
-    """Smaller, upright, and in a format that every vendor takes."""
+    """Scale an image down, rotate it upright, and save it in a format that every provider accepts."""
     if importlib.util.find_spec("PIL") is None:
         raise ToolFailed(
             f"The picture {name!r} is too large to be sent as it is, or in a format that vendors do not take ({kind});"
@@ -88,7 +88,7 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
             if opened.width * opened.height > MAX_PIXELS:
                 raise _refuse(name, f"has {opened.width} × {opened.height} pixels")
             if opened.mode in ("RGB", "RGBA", "L", "CMYK"):
-                opened.thumbnail((MAX_EDGE, MAX_EDGE))  # before the copies below: of a huge picture they take gigabytes
+                opened.thumbnail((MAX_EDGE, MAX_EDGE))  # first, because the copies below of a huge image take gigabytes
             picture = ImageOps.exif_transpose(opened)
             has_holes = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_holes else "RGB")
@@ -139,7 +139,7 @@ def _size_webp(data: bytes) -> Size | None:
 
 
 def _size_jpeg(data: bytes) -> Size | None:
-    """From the first frame header: segments follow each other, each with its length."""
+    """Read the size from the first frame header, skipping the segments before it by their lengths."""
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:
         marker = data[at + 1]
@@ -150,7 +150,7 @@ def _size_jpeg(data: bytes) -> Size | None:
 
 
 def _read_size(frame: bytes) -> Size | None:
-    """Height and width, two bytes each, as a frame header has them."""
+    """Read height and width from a frame header, two bytes each."""
     return _positive(int.from_bytes(frame[2:4]), int.from_bytes(frame[:2]))
 
 

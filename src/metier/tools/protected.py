@@ -1,6 +1,6 @@
-"""Files that a model must not write: they control its permissions, run by themselves, or hold secrets. Pure.
+"""Files that a model must not write: they control its permissions, run by themselves, or have secrets. Pure.
 
-Names are compared as the most forgiving file system would: without case, invisible characters and trailing dots.
+Names are compared as by the most lenient file system: case, invisible characters and trailing dots are ignored.
 """
 
 import re
@@ -27,7 +27,7 @@ _FOLDERS = {
     ".kube": "keys and passwords",
     ".docker": "keys and passwords",
 }
-"""By the name of a folder, or of a file, anywhere on the way."""
+"""Protected names of folders or files anywhere in a path, with the reason."""
 
 _SHORT_NAMES = {"git~1": ".git", "agent~1": ".agent", "agents~1": ".agents", "nanobo~1": ".nanobot"}
 """Short names of these files on some Windows file systems."""
@@ -45,39 +45,38 @@ _RUNNING = frozenset((
     ".vimrc", ".exrc", ".nvimrc", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", ".curlrc", ".wgetrc",
     ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".tool-versions", ".mise.toml", "agents.md", "claude.md", "gemini.md",
 ))  # fmt: skip
-"""Read by programs that were not asked to run them, whatever folder they are in: what is there names programs, or
-is code that starts with the next `git diff`, `rg`, `pytest`, `python`, shell or debugger, or an instruction to the next
-agent. Files that a user runs by
-name (`Makefile`, `package.json`, `setup.py`) are not here: writing those is the work."""
+"""Files that programs read without being told to, in any folder. They name programs, have code that runs with the next
+`git diff`, `rg`, `pytest`, `python`, shell or debugger, or instruct the next agent. Files that a user runs by name
+(`Makefile`, `package.json`, `setup.py`) are not listed, because writing them is ordinary work."""
 _RUNNING_PLACES = (".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".cargo/config.toml")
-"""The same by the end of the path: the name alone says little."""
+"""The same by the end of the path, because the name alone is too common."""
 _NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist")
-"""Names of templates that show the shape of a secrets file."""
+"""Templates of secrets files, which have no secrets."""
 
 OWN_FILES = ("agent.yaml", "agent.yml", "context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 """Settings and standing instructions, at the top of the workspace."""
 
 
 INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", ".mcp.json")
-"""At the top of the workspace: what the next run is told and offered. The work may be to write one, which is asked
-about; a program in a sandbox changes none that is there and makes none that is not."""
+"""Instructions and servers for the next run, at the top of the workspace. The model may write one after an approval; a
+sandboxed program can neither change nor create one."""
 
 STANDING_FOLDERS = (".agent", ".agents", ".nanobot", ".claude", ".git")
-"""At the top of the workspace; each means something as soon as it exists."""
+"""Folders at the top of the workspace that take effect as soon as they exist."""
 
 SECRETS_REASON = "keys and passwords"
 
 
 def protected_name(name: str) -> str | None:
-    """As `protected`, for a name alone, wherever it is."""
+    """Return the reason like `protected`, for a single name in any folder."""
     folded = _fold(name)
     return _FOLDERS.get(folded) or (SECRETS_REASON if _is_secret(folded) else None)
 
 
 def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
-    """Why a canonical path must not be written, in words that follow "holds"; None where it may.
+    """Return why a canonical path must not be written, in words that follow "holds"; None if it may.
 
-    `own_folders` are further folders of the agent's own beneath the same root, such as the run store.
+    `own_folders` are more folders of the agent below the same root, such as the runs.
     """
     parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
     for part in parts:
@@ -92,16 +91,16 @@ def protected(path: str, *, own_folders: Iterable[str] = ()) -> str | None:
 
 
 def runs_by_itself(path: str) -> bool:
-    """Writing this file is close to running a program: it is asked about unless a rule names it."""
+    """Return True for a file whose writing is close to running a program: it needs approval unless a rule names it."""
     parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
     if "/".join(parts[-2:]) in _RUNNING_PLACES:
         return True
-    # Lines of a `.pth` file run with every start of the Python whose packages it lies among.
+    # Python runs the `import` lines of a `.pth` file in its site packages at every start.
     return bool(parts) and (parts[-1] in _RUNNING or parts[-1].endswith(".pth"))
 
 
 def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
-    """As `protected`, for the agent's own folders alone."""
+    """Return the reason like `protected`, only for the agent's own folders."""
     whole = _fold_path(path)
     for folder in own_folders:
         own = _fold_path(folder)
@@ -111,7 +110,7 @@ def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
 
 
 def is_closed(path: str) -> bool:
-    """Keys of the user's stores and tokens of servers, where the home is the workspace: no tool reads them."""
+    """Return True for keys of stores and tokens of servers: no tool may read them if the home is the workspace."""
     parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
     return any(pair in ((".agent", "keys"), (".agent", "servers")) for pair in pairwise(parts))
 
@@ -126,12 +125,12 @@ def _is_secret(name: str) -> bool:
 
 @cache
 def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all: a scan of a workspace asks for each of its names."""
+    """Compile all patterns to one expression, because a scan of the workspace tests every name."""
     return re.compile("|".join(translate(pattern) for pattern in patterns))
 
 
 def _fold(name: str) -> str:
-    """One spelling for all that some file system takes for the same name; `.git::$DATA` is `.git` on Windows."""
+    """Return one form for all names that some file system treats alike; `.git::$DATA` is `.git` on Windows."""
     plain = name
     if not name.isascii():
         letters = unicodedata.normalize("NFKC", name)

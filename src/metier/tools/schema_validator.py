@@ -1,9 +1,9 @@
 """Validate values against foreign JSON Schemas in bounded work: RE2 for patterns, a step limit for everything else.
 
-A schema can come from a request, a skill, an MCP server or a model, so it must not be able to occupy the process.
-`jsonschema` matches with `re`, compares items pairwise, follows `anyOf` and `$ref` into exponential work and repeats
-whole values in its messages. Here each evaluation is charged to a meter. The limit is a number of steps and not a time,
-because replaying a journal must give the same answer as the run did.
+A schema can come from a request, a skill, an MCP server or a model, so it must not be able to block the process.
+`jsonschema` matches with `re`, compares items pairwise, can take exponential time for `anyOf` and `$ref`, and repeats
+whole values in its messages. Here every evaluation is charged to a meter. The limit is a number of steps and not a
+time, because a replay must give the same result as the run.
 """
 
 import json
@@ -33,18 +33,18 @@ type _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 MAX_SCHEMA_CHARACTERS = 256_000
 MAX_SCHEMA_DEPTH = 100
 MAX_SCHEMA_STEPS = 1_000_000
-"""Of checking a schema itself; a step takes about 2.5 µs."""
+"""Limit for checking a schema itself; a step takes about 2.5 µs."""
 MAX_PATTERN_CHARACTERS = 4_000
 _MAX_PATTERN_MEMORY_BYTES = 1 << 20
 _MATCHES_PER_STEP = 300
-"""Characters times instructions that RE2 matches in one step, in its slowest mode (8 ns each)."""
+"""Product of characters and instructions that RE2 matches in one step, in its slowest mode (8 ns each)."""
 MAX_COMPILE_STEPS = 500_000
-"""Of compiling all patterns of a schema when it enters."""
+"""Limit for compiling all patterns of a schema when it is first checked."""
 _STEPS_PER_PATTERN = 50
 _INSTRUCTIONS_PER_STEP = 5
 """Instructions that RE2 compiles in one step. `\\pL` has 1,200; a pattern's memory has room for 50,000 (20 ms)."""
 _CHARACTERS_PER_STEP = 200
-"""Of an error message; it repeats the value."""
+"""For error messages, which repeat the value."""
 _STEPS_PER_ERROR = 20
 """An error takes about 3 KB until the best one is chosen, so this bounds the memory."""
 
@@ -57,7 +57,7 @@ _LIBRARY_FAILURES = (TypeError, ValueError, LookupError, AttributeError, Arithme
 
 
 class BadPattern(ValueError):
-    """The pattern cannot be used; the text says why."""
+    """A pattern cannot be used; the text says why."""
 
 
 class _TooMuchWork(Exception):
@@ -68,7 +68,7 @@ class _Meter:
     def __init__(self, steps: int) -> None:
         self.left = steps
         self.patterns: dict[str, _Pattern] = {}
-        """Compiled in this check, and charged to it once, whether or not an earlier check left them in the cache."""
+        """The patterns that this check has been charged for, whether or not they were cached: replays must agree."""
 
     def charge(self, steps: int) -> None:
         self.left -= steps
@@ -103,7 +103,7 @@ class _Pattern:
         options: Any = re2.Options()
         options.max_mem = _MAX_PATTERN_MEMORY_BYTES
         options.log_errors = False
-        # RE2 writes \u00e9 as \x{00e9}, and the end of the text as \z.
+        # RE2 has another syntax than JSON Schema for these: \x{00e9} for \u00e9, and \z for the end of the text.
         translated = _END_OF_TEXT.sub(r"\1\\z", _UNICODE_ESCAPE.sub(r"\1\\x{\2}", text))
         try:
             self._compiled: Any = re2.compile(translated, options)  # pyright: ignore[reportUnknownMemberType]
@@ -117,12 +117,12 @@ class _Pattern:
         _meter.get().charge(2 + len(text) * self.size // _MATCHES_PER_STEP)
         try:
             return self._compiled.search(text) is not None
-        except UnicodeEncodeError:  # a lone surrogate; RE2 reads valid Unicode only
+        except UnicodeEncodeError:  # a lone surrogate, which RE2 can't read
             return False
 
 
 def compile_pattern(text: str) -> _Pattern:
-    """Raises `BadPattern` for a pattern that RE2 cannot express."""
+    """Compile a pattern and charge the current check for it. Raises `BadPattern` if RE2 does not support it."""
     meter = _meter.get(None)
     if meter is None:
         return _compile(text)
@@ -138,14 +138,14 @@ def _compile(text: str) -> _Pattern:
 
 
 class BoundedValidator:
-    """One schema, ready to check many values. Resolves references inside the schema only and fetches nothing."""
+    """The validator of one schema. Resolves references only inside the schema and fetches nothing."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._validator: Any = None
 
     def get_best_error(self, value: JsonValue, *, steps: int) -> Validation:
-        """Return the error that explains the most, if there is one."""
+        """Return the most relevant error, if there is one."""
 
         def find() -> Validation:
             best = cast("ValidationError | None", best_match(self._iterate_errors(value)))
@@ -189,12 +189,12 @@ def find_schema_fault(schema: Schema) -> SchemaFault | None:
 
 @lru_cache(maxsize=1)
 def _get_meta_validator() -> BoundedValidator:
-    """For schemas themselves. Formats are not checked: `format: regex` would compile with `re`."""
+    """Return the validator of schemas. Formats are not checked, because `format: regex` would compile with `re`."""
     return BoundedValidator(cast("Schema", Draft202012Validator.META_SCHEMA))
 
 
 def _build_validator(schema: Schema) -> Any:
-    """Crawl the schema once. The library crawls it again for each reference to an anchor or an `$id`."""
+    """Build a validator with a crawled registry. Without it, the library crawls the schema again for each reference."""
     resource = DRAFT202012.create_resource(schema)
     uri = resource.id() or ""
     registry = SPECIFICATIONS.with_resource(uri, resource).crawl()
@@ -233,7 +233,7 @@ def _is_deeper(value: JsonValue, levels: int) -> bool:
 
 
 def _list_pattern_faults(schema: JsonValue, path: tuple[str | int, ...]) -> Iterator[SchemaFault]:
-    """Patterns in the places of keywords; values, such as those of `enum`, are data."""
+    """Check the patterns of all keywords. Values such as those of `enum` are data and not checked."""
     if isinstance(schema, list):
         for index, each in enumerate(schema):
             yield from _list_pattern_faults(each, (*path, index))
@@ -266,7 +266,7 @@ def _reason(error: Exception) -> str:
 
 
 def _metering(keyword: _Keyword) -> _Keyword:
-    """The same keyword, charged for what it iterates over and for the errors that it reports."""
+    """Wrap a keyword to charge it for the items that it iterates over and the errors that it reports."""
 
     def check(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         meter = _meter.get()
@@ -279,7 +279,7 @@ def _metering(keyword: _Keyword) -> _Keyword:
 
 
 def _count(value: JsonValue) -> int:
-    """The steps for looking at each item. A keyword looks at items in C, hence the divisor."""
+    """Return the steps for a collection. Keywords iterate in C, hence the divisor."""
     return len(value) // 8 if isinstance(value, (list, dict)) else 0
 
 
@@ -289,7 +289,7 @@ def _count_nodes(value: JsonValue) -> int:
 
 
 def _evolve(self: Any, **changes: Any) -> Any:
-    """Keep the class. The library's own method picks another by a nested `$schema`, and that one matches with `re`."""
+    """Keep this class. The library's method picks a class by a nested `$schema`, and that would match with `re`."""
     schema = changes.get("schema", self.schema)
     _meter.get().charge(1 + _count(schema))
     return type(self)(schema, registry=self._registry, _resolver=changes.get("_resolver", self._resolver))
@@ -330,7 +330,7 @@ def _matches_any(name: str, patterns: Schema) -> bool:
 
 
 def _enum(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """The library compares one by one; comparing lists and objects looks at all they hold."""
+    """Charge for the library's comparisons, which look at all nested values of lists and objects."""
     _meter.get().charge(_count_nodes(wanted) if isinstance(instance, (list, dict)) else len(wanted))
     yield from Draft202012Validator.VALIDATORS["enum"](validator, wanted, instance, schema)
 
@@ -342,7 +342,7 @@ def _const(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[
 
 
 def _unique_items(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    """By text: the library compares each with each. Hashes of texts cannot be made to collide, those of numbers can."""
+    """Compare items by their JSON text, because the library compares all pairs. Hashes of text resist collisions."""
     if not wanted or not isinstance(instance, list):
         return
     items = cast("list[JsonValue]", instance)
@@ -352,7 +352,7 @@ def _unique_items(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> 
 
 
 def _canonical(value: JsonValue) -> JsonValue:
-    """JSON Schema has 1.0 equal to 1."""
+    """Convert whole floats to integers, because 1.0 equals 1 in JSON Schema."""
     if isinstance(value, dict):
         return {name: _canonical(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -381,7 +381,7 @@ def _unevaluated_properties(validator: Any, wanted: Any, instance: Any, schema: 
 
 
 def _list_evaluated(validator: Any, instance: Any, schema: Any) -> set[str | int]:
-    """The names or indexes that other keywords of a schema, and of those it applies in place, have looked at."""
+    """Return the names or indexes that other keywords of a schema, or of its in-place subschemas, have evaluated."""
     if not isinstance(schema, dict):
         return set()
     rules = cast("dict[str, Any]", schema)
@@ -401,7 +401,7 @@ def _list_evaluated(validator: Any, instance: Any, schema: Any) -> set[str | int
 
 
 def _list_applied(validator: Any, instance: Any, schema: dict[str, Any]) -> Iterator[Any]:
-    """The subschemas that apply to the same value and hold."""
+    """Yield the subschemas that apply to the same value and are satisfied."""
     for keyword in ("allOf", "oneOf", "anyOf"):
         for subschema in schema.get(keyword, ()):
             if next(validator.descend(instance, subschema), None) is None:

@@ -1,7 +1,7 @@
-"""Check a value against a JSON Schema and say in one sentence what is wrong. Never follows a reference outside it.
+"""Check a value against a JSON Schema and describe the problem in one sentence. Never follows references outside it.
 
-Most schemas and values are plain, and are judged here, in time that grows with their size; `jsonschema` costs a process
-more than a short run does, and is loaded for the first one that says more (`schema_validator`).
+Most schemas and values are simple and are checked here, in linear time. `jsonschema` takes longer to import than a
+short run, so `schema_validator` is loaded only for the first schema that needs it.
 """
 
 import json
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from metier.tools.schema_validator import BoundedValidator, Validation
 
 MAX_STEPS = 200_000
-"""Of one check on the event loop: about half a second."""
+"""Limit of one check on the event loop: about half a second."""
 MAX_THREAD_STEPS = 1_000_000
-"""Of one check in a thread."""
+"""Limit of one check in a thread."""
 _SHOWN_CHARACTERS = 300
 _MAX_ERRORS = 8
 _MAX_PLAIN_CHARACTERS = 64_000
 _MAX_PLAIN_WORDS = 100
-"""Of an `enum` that is checked here: one word after the other is cheap only for a few."""
+"""Size of an `enum` that is checked here: comparing one by one is cheap only for a few words."""
 _PLAIN_KEYS = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "default", "title", "description"}
 )
@@ -43,7 +43,7 @@ _TYPE_WORDS = frozenset(_TYPES)
 
 @lru_cache(maxsize=512)
 def _get_problem(text: str) -> str:
-    """Return the problem of a schema, cached by its text: most runs of a process have the same tools."""
+    """Return the problem of a schema. Cached by its text, because most runs of a process have the same tools."""
     schema: JsonValue = json.loads(text)
     if len(text) <= _MAX_PLAIN_CHARACTERS and _is_surely_valid(schema):
         return ""
@@ -54,7 +54,7 @@ def _get_problem(text: str) -> str:
 
 
 def _is_surely_valid(schema: JsonValue) -> bool:
-    """Nothing but words that are checked here. True is certain; False is for the whole check to say."""
+    """Return True if the schema is certainly valid; False means that the full check has to decide."""
     if not isinstance(schema, dict):
         return isinstance(schema, bool)
     return all(word in _WORDS and _WORDS[word](value) for word, value in schema.items())
@@ -89,7 +89,7 @@ def _is_type(value: JsonValue) -> bool:
 
 
 def _words(value: JsonValue) -> list[str]:
-    """Of a keyword that has one word or several."""
+    """Return the words of a keyword that has one or several."""
     return [str(word) for word in value] if isinstance(value, list) else [str(value)]
 
 
@@ -105,11 +105,11 @@ _WORDS: dict[str, Callable[[JsonValue], bool]] = {
     "properties": _is_mapping_of_schemas,
     "required": _are_names,
 }
-"""Required values of each keyword, for the keywords that tools are described with."""
+"""The test for the value of each keyword that simple schemas of tools use."""
 
 
 def _surely_holds(schema: JsonValue, value: JsonValue) -> bool:
-    """The value is what the schema asks for. True is certain; False is for the whole check to say."""
+    """Return True if the value certainly satisfies the schema; False means that the full check has to decide."""
     if not isinstance(schema, dict) or not schema.keys() <= _PLAIN_KEYS:
         return schema is True
     if "type" in schema and not _is_of(value, schema["type"]):
@@ -140,17 +140,17 @@ def _surely_fits(schema: dict[str, JsonValue], value: dict[str, JsonValue]) -> b
 
 
 def _is_among(value: JsonValue, words: JsonValue) -> bool:
-    """`True` is no `1` here, though Python has them equal."""
+    """Return True if the value is in an `enum`. Types must agree: in JSON `true` is not `1`, but in Python it is."""
     if not isinstance(words, list) or len(words) > _MAX_PLAIN_WORDS:
         return False
     return any(type(word) is type(value) and word == value for word in words)
 
 
 class SchemaCheck:
-    """One schema, ready to check many values."""
+    """The check of one schema, for many values."""
 
     def __init__(self, name: str, schema: dict[str, JsonValue]) -> None:
-        """Raises `UsageError` when the schema itself is not valid; `name` says whose it is."""
+        """Raises `UsageError` if the schema itself is invalid; `name` is that of its tool."""
         try:
             problem = _get_problem(json.dumps(schema))
         except RecursionError as error:
@@ -159,17 +159,17 @@ class SchemaCheck:
             raise UsageError(f"Tool {name!r} has an invalid schema: {problem}")
         self._schema = schema
         self._validator: BoundedValidator | None = None
-        """Made when it is first asked: of the many tools that a run is offered it calls a few."""
+        """Built at the first use, because a run calls only a few of its tools."""
 
     def list_errors(self, value: JsonValue, *, steps: int = MAX_STEPS) -> list[str]:
-        """Everything that is wrong and where, by its place, the first ones."""
+        """Return the first errors with their locations."""
         if not (best := self.get_error(value, steps=steps)) or self._validator is None:
             return [best] if best else []
         told = _render(self._validator.list_errors(value, most=_MAX_ERRORS, steps=steps))
         return told if len(told) > 1 else [best]
 
     def describe_errors(self, value: JsonValue) -> str:
-        """All of them in one line, for a model that is to send it again; empty when nothing is wrong."""
+        """Return the errors in one line, for the model to correct the call; empty if the value is valid."""
         return "; ".join(self.list_errors(value))
 
     def get_error(self, value: JsonValue, *, steps: int = MAX_STEPS) -> str:
@@ -183,13 +183,13 @@ class SchemaCheck:
         return "".join(_render(self._validator.get_best_error(value, steps=steps)))
 
     async def get_error_in_thread(self, value: JsonValue) -> str:
-        """The same off the event loop, for values of any size."""
+        """Run `get_error` in a thread, for values of any size."""
         if _surely_holds(self._schema, value):
             return ""
         return await run_sync(partial(self.get_error, value, steps=MAX_THREAD_STEPS))
 
     async def list_errors_in_thread(self, value: JsonValue) -> list[str]:
-        """The same off the event loop, for values of any size."""
+        """Run `list_errors` in a thread, for values of any size."""
         return await run_sync(partial(self.list_errors, value, steps=MAX_THREAD_STEPS))
 
 

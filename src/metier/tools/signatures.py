@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from metier.errors import ToolFailed
 
 CODE = "toolset_schema"
-"""The error code of a function whose parameters cannot be described."""
+"""The error code of a function whose parameters a schema cannot describe."""
 
 
 class Signature(Struct, frozen=True):
@@ -18,22 +18,22 @@ class Signature(Struct, frozen=True):
 
     model: type[BaseModel]
     names: dict[str, str]
-    """The parameter that each field of the model stands for."""
+    """The parameter of each field of the model."""
 
     @property
     def schema(self) -> dict[str, JsonValue]:
         return cast("dict[str, JsonValue]", _without_titles(self.model.model_json_schema()))
 
     def parse(self, arguments: dict[str, JsonValue]) -> dict[str, object]:
-        """Keyword arguments for the function, converted to its types. Raises pydantic's `ValidationError`."""
+        """Convert arguments to the function's types. Raises pydantic's `ValidationError`."""
         values = self.model.model_validate(arguments)
         return {name: getattr(values, field) for field, name in self.names.items()}
 
 
 def read_signature(function: Callable[..., object], *, skip: Collection[str] = ()) -> Signature:
-    """One field per parameter, from its type hint, its default and its `Annotated[…, Field(…)]`.
+    """Read the parameters of a function: type hints, defaults and `Annotated[…, Field(…)]`.
 
-    Raises `ToolFailed` for a parameter without a type hint and for one that has no name to call it by.
+    Raises `ToolFailed` for a parameter without a type hint, and for one that can't be passed by name.
     """
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, tuple[object, object]] = {}
@@ -45,24 +45,24 @@ def read_signature(function: Callable[..., object], *, skip: Collection[str] = (
             raise ToolFailed(f"Parameter {name!r} cannot be described; use named parameters", code=CODE)
         if name not in hints:
             raise ToolFailed(f"Parameter {name!r} has no type hint", code=CODE)
-        # The field has a name of its own: a parameter may be called `copy` or `json`, as methods of a model are.
+        # Fields get neutral names, because a parameter such as `copy` or `json` would shadow a method of the model.
         field = f"parameter_{len(names)}"
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[field], names[field] = (hints[name], Field(default, alias=name)), name
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
-    # Fields come as keywords whose types are only known now, which no overload of this function describes.
+    # The overloads of `create_model` don't cover fields that are known only at run time.
     model = create_model(function.__name__, __config__=config, **fields)  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
     return Signature(cast("type[BaseModel]", model), names)
 
 
 def read_description(function: Callable[..., object]) -> str:
-    """The first paragraph of the docstring, on one line."""
+    """Return the first paragraph of the docstring on one line."""
     documentation = inspect.getdoc(function) or ""
     return " ".join(documentation.split("\n\n")[0].split())
 
 
 def _without_titles(schema: object) -> object:
-    """The titles that pydantic adds repeat the names, and every one of them costs tokens."""
+    """Remove pydantic's titles, which repeat the names and cost tokens."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in cast("list[object]", schema)]
     if not isinstance(schema, dict):

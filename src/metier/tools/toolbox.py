@@ -1,4 +1,4 @@
-"""The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
+"""The tools of a run by name, and the only way to call them: arguments and results are checked, and failures caught."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -17,7 +17,7 @@ _MIN_SIMILARITY = 0.5
 
 
 def list_names(tools: Iterable[Tool]) -> frozenset[str]:
-    """Every name that a call or a rule may use for one of these tools; checks none of them."""
+    """List all names that a call or a rule may use for these tools, without checking the tools."""
     known = {tool.info.name: tool for tool in tools}
     return frozenset((*known, *_unique_aliases(known.values())))
 
@@ -30,10 +30,10 @@ class Obstacle(Struct, frozen=True):
 
 
 class Toolbox:
-    """Looks tools up by name or alias. Fixed after construction."""
+    """Looks up tools by name or alias. Immutable after construction."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        """Raises `UsageError` when two tools have one name or a schema is not valid. An ambiguous alias is dropped."""
+        """Raises `UsageError` if two tools have the same name or a schema is invalid. Ambiguous aliases are dropped."""
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if tool.info.name in self._tools:
@@ -53,19 +53,19 @@ class Toolbox:
         return tuple(sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name))
 
     def names(self) -> frozenset[str]:
-        """Every name that a call or a rule may use."""
+        """List all names that a call or a rule may use."""
         return frozenset((*self._tools, *self._aliases))
 
     def aliases(self) -> dict[str, str]:
-        """Short name → name, for every short name that only one tool has."""
+        """Return the name of the tool for each unambiguous alias."""
         return dict(self._aliases)
 
     def resolve(self, names: Iterable[str]) -> frozenset[str]:
-        """The names under which a model is offered these tools; a name that no tool has stays as it is."""
+        """Return the names under which models see these tools. Unknown names stay unchanged."""
         return frozenset(tool.info.name if (tool := self.find(name)) else name for name in names)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as a model sees them, sorted by name so that the same tools give the same bytes."""
+        """Return the tools as a model sees them, sorted by name so that the same tools give the same prompt."""
         return tuple(
             ToolSpec(name=info.name, description=info.description, input_schema=info.input_schema)
             for info in self.infos()
@@ -74,9 +74,9 @@ class Toolbox:
     async def call(
         self, name: str, arguments: dict[str, JsonValue], context: ToolContext, *, shown_as: str = ""
     ) -> ToolResult:
-        """Execute one call. Whatever goes wrong inside becomes a result that the model can read.
+        """Execute a call. Any failure becomes a result that the model can read.
 
-        `shown_as` is the tool's name in errors: its own unless the model must write another one.
+        `shown_as` is the tool's name in errors, if the model knows it by another name.
         """
         tool = self.find(name)
         if tool is None:
@@ -112,7 +112,7 @@ class Toolbox:
         try:
             return await locating.locate(arguments)
         except MetierError:
-            return {}  # the call itself will say what is wrong
+            return {}  # the call itself reports the problem
 
     def find_obstacle(self, name: str, arguments: Mapping[str, JsonValue]) -> Obstacle | None:
         """Return the obstacle of a call, as far as its name and arguments tell. Doesn't touch the disk."""
@@ -159,7 +159,7 @@ def _is_refusing(tool: Tool) -> TypeGuard[Refusing]:
 
 @cache
 def _is_able(kind: type[Tool], ability: type[Locating | Refusing]) -> bool:
-    """Asked for every tool of every run; whether a class has the methods of a protocol takes long to find out."""
+    """Check a protocol once per class, because `issubclass` is slow and every run checks all of its tools."""
     return issubclass(kind, ability)
 
 

@@ -36,9 +36,9 @@ class Edited(Struct, frozen=True):
 
 
 def replace_exactly(text: str, old: str, new: str, *, every: bool) -> Edited:
-    """Raises `ToolFailed` when `old` is not there, or is there more than once and `every` is not set.
+    """Replace a text once, or everywhere with `every`. Raises `ToolFailed` if it is missing or ambiguous.
 
-    In a file with Windows line ends, a plain line end in `old` and `new` means that of the file.
+    In a file with Windows line ends, plain line ends in `old` and `new` match them.
     """
     if not old:
         raise ToolFailed("The old text is empty", hint="Use Write to create a file", code="invalid_input")
@@ -80,7 +80,7 @@ def _count_lines(text: str, places: list[int]) -> tuple[int, ...]:
 
 
 def _has_windows_lines(text: str) -> bool:
-    """Only where every line ends so: in a mixed file a plain line end is what it says."""
+    """Return True if all lines have Windows line ends. In a mixed file, line ends are taken literally."""
     ends = text.count("\n")
     return ends > 0 and text.count("\r\n") == ends
 
@@ -90,7 +90,7 @@ def _to_windows(text: str) -> str:
 
 
 def _describe_nearest(text: str, old: str) -> str:
-    """The line that is most like the first line of what was looked for."""
+    """Describe the line that is most similar to the first line of the text that was not found."""
     wanted = next((line.strip() for line in old.splitlines() if line.strip()), "")
     lines = [line.strip() for line in text.splitlines()[:_SEARCHED_LINES]]
     if not wanted or not lines:
@@ -108,7 +108,7 @@ def _describe_nearest(text: str, old: str) -> str:
 
 
 def edit_bytes(before: bytes, arguments: dict[str, JsonValue]) -> tuple[bytes, tuple[int, ...]]:
-    """The bytes after an edit, and the lines that it begins on. Raises `ToolFailed` when it cannot be done."""
+    """Return the bytes after an edit and the line numbers of its places. Raises `ToolFailed` if it is impossible."""
     path = str(arguments["path"])
     found = decode(before)
     if found is None:
@@ -121,7 +121,7 @@ def edit_bytes(before: bytes, arguments: dict[str, JsonValue]) -> tuple[bytes, t
 CONTEXT_LINES = 3
 MAX_DIFF_CHARACTERS = 20_000
 _MAX_COMPARED_LINES = 2_000
-"""Longer middles are shown as taken out and put in whole: comparing them costs the square of their length."""
+"""A longer changed part is shown as removed and added whole: comparing takes time quadratic in its length."""
 
 
 def preview_write(scope: Scope, path: str, content: str, *, held: str | None = None) -> Preview:
@@ -190,7 +190,7 @@ def _diff(path: str, before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 
 def _shift(parts: list[str], by: int) -> list[str]:
-    """Line numbers of the whole file instead of those of the piece that was compared."""
+    """Convert the line numbers of the compared part to those of the whole file."""
     return [_shift_title(part, by) if part.startswith("@@") else part for part in parts]
 
 
@@ -249,11 +249,11 @@ class Write:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """After a crash: the result where the new file is there; None where the engine has to find out or ask."""
+        """After a crash, return the result if the new file is there; None if that is unknown."""
         path = str(arguments["path"])
         finding = await run_sync(judge_note, self._scope, path, context)
         if finding == "no note" and await run_sync(self._holds, path, str(arguments["content"])):
-            finding = "after"  # noted in another folder, perhaps; the file itself says enough
+            finding = "after"  # the note is lost, but the content proves it
         if finding != "after":
             return None
         output = f"Wrote {path!r}; found so after an interruption"
@@ -272,7 +272,7 @@ class Write:
         with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
             before = read_target(target)
             check_saved(held, before, path=path)
-            # A program in the sandbox that runs now is not its author: the file stays when that ends.
+            # A sandboxed program may be running: this file isn't its own, so it isn't quarantined when that ends.
             adopt(str(self._scope.workspace / target.path))
             replace_file(target, data, before=before, context=context)
         verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"
@@ -326,7 +326,7 @@ class Edit:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """After a crash: the new text is there, or nothing happened and the call may run, or the outcome is unknown."""
+        """After a crash, return the result if the new text is there; None if the call has to run or that is unknown."""
         path = str(arguments["path"])
         if await run_sync(judge_note, self._scope, path, context) != "after":
             return None

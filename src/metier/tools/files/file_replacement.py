@@ -1,7 +1,7 @@
-"""Replace the bytes of a file, whole or not at all, and leave a note by which a crash can be judged.
+"""Replace a file atomically, with a note that tells after a crash whether it happened.
 
-The note holds the hash of the file before and after. It is on disk before the file changes: the next driver compares,
-and knows whether the change happened.
+The note has the hashes of the file before and after. It is on disk before the file changes, so the run's next owner can
+compare the file with it.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from metier.tools.base import STARTED, ToolContext
 from metier.tools.files.scope import Scope, Target
 
 NO_FILE = "no file"
-"""Stands for the hash of a file that is not there."""
+"""The hash of a missing file."""
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _NEW_FILE_MODE = 0o666
 _OWNERS_ALONE = 0o600
@@ -43,7 +43,7 @@ def hash_bytes(data: bytes | None) -> str:
 
 
 def read_target(target: Target) -> bytes | None:
-    """The file that is there now, None where there is none."""
+    """Return the current content; None if there is no file."""
     if target.status is None:
         return None
     descriptor = os.open(target.name, READ_FILE | os.O_NOFOLLOW, dir_fd=target.folder)
@@ -65,7 +65,7 @@ def check_size(size: int, path: str) -> None:
 
 
 def read_all(descriptor: int, path: str) -> bytes:
-    """A whole file, unless it is too large for that."""
+    """Read a whole file. Raises `ToolFailed` if it is too large."""
     check_size(os.fstat(descriptor).st_size, path)
     pieces: list[bytes] = []
     left = MAX_FILE_BYTES
@@ -76,10 +76,13 @@ def read_all(descriptor: int, path: str) -> bytes:
 
 
 def replace_file(target: Target, data: bytes, *, before: bytes | None, context: ToolContext) -> None:
-    """Temporary file, note, rename; each on disk before the next. Raises `ToolFailed` if the file changed meanwhile."""
+    """Write a temporary file, write the note, rename; each is on disk before the next.
+
+    Raises `ToolFailed` if the file changed since `before` was read.
+    """
     check_base(target.path, before, context)
     temporary = _temporary_name(context)
-    with suppress(FileNotFoundError):  # left by an attempt that was killed
+    with suppress(FileNotFoundError):  # left over from a killed attempt
         os.unlink(temporary, dir_fd=target.folder)
     try:
         _write_temporary(target, temporary, data)
@@ -97,7 +100,7 @@ def replace_file(target: Target, data: bytes, *, before: bytes | None, context: 
 
 
 def describe_written(scope: Scope, text: str, context: ToolContext) -> dict[str, JsonValue]:
-    """Describe a file that a call wrote, as it is now; empty if it can't be read any more."""
+    """Describe the current state of a file that a call wrote; empty if it can't be read anymore."""
     try:
         with scope.open_target(text, create_folders=False, guard=context.paths) as target:
             data = read_target(target)
@@ -118,7 +121,7 @@ def check_base(path: str, before: bytes | None, context: ToolContext) -> None:
 
 
 def judge_note(scope: Scope, text: str, context: ToolContext) -> Finding:
-    """Compare the file with what the note says. Removes what a killed attempt left; `before` withdraws its note."""
+    """Compare the file with the note, and clean up after a killed attempt. The finding `before` removes the note."""
     note = _read_note(context.spool)
     if note is None:
         return "no note"
@@ -144,10 +147,10 @@ def _write_temporary(target: Target, name: str, data: bytes) -> None:
     descriptor = os.open(name, flags, mode, dir_fd=target.folder)
     try:
         if target.status is not None:
-            # Before the first byte: what only some may read is never there for others, not even for a moment.
+            # Before the first byte is written: the content must never be readable for others, not even briefly.
             with suppress(PermissionError):  # only the superuser gives files away
                 os.fchown(descriptor, target.status.st_uid, target.status.st_gid)
-            # New content does not get the rights that a user gave to the old one.
+            # The user gave setuid and setgid rights to the old content, not to the model's.
             os.fchmod(descriptor, stat.S_IMODE(target.status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
         rest = memoryview(data)
         while rest:
@@ -173,7 +176,7 @@ def _identity(status: os.stat_result | None) -> tuple[int, ...]:
 
 
 def _temporary_name(context: ToolContext) -> str:
-    """The same for every attempt of a step, so that the next one finds what a killed one left."""
+    """Return the same name for every attempt of a step, so that the next attempt finds a killed one's file."""
     key = hashlib.sha256(context.idempotency_key.encode()).hexdigest() if context.idempotency_key else ""
     return f".metier-{key[:24] or secrets.token_hex(12)}.tmp"
 
@@ -198,12 +201,12 @@ def _read_note(spool: Path | None) -> Note | None:
         found = json.loads(spool.with_name(spool.name + STARTED).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    values = cast("dict[str, str]", found)  # written above and renamed into place whole
+    values = cast("dict[str, str]", found)  # written above, and renamed into place when complete
     return Note(path=values["path"], before=values["before"], after=values["after"])
 
 
 def _withdraw_note(spool: Path | None) -> None:
-    """The change did not happen: without a note the step counts as never started, and is run again."""
+    """Remove the note because the change did not happen: without one, the step counts as not started and runs again."""
     if spool is not None:
         spool.with_name(spool.name + STARTED).unlink(missing_ok=True)
         sync_folder(spool.parent)

@@ -1,4 +1,4 @@
-"""The state of a workspace path (content, mode, link or nothing), and restoring it. Follows no link."""
+"""The state of a workspace path (file, link or missing), and how to restore it. Follows no links."""
 
 import hashlib
 import os
@@ -11,21 +11,21 @@ from metier.errors import ToolFailed
 from metier.values import StoredValue
 
 MAX_BYTES = 16 * 1024 * 1024
-"""A larger file is not kept, and cannot be restored."""
+"""The content of a larger file is not stored, so it can't be restored."""
 _FOLDERS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE_BITS = 0o777
-"""Special bits (setuid and its kin) are not given back."""
+"""Special bits such as setuid are not restored."""
 
 
 class FileState(StoredValue, frozen=True, kw_only=True):
-    """A file or a link. That there is nothing is None."""
+    """The state of a file or a link; None instead of a state means that the path is missing."""
 
     kind: Literal["file", "link", "other"] = "file"
     sha256: str = ""
-    """Of the content, or of the text of the link."""
+    """Hash of the content, or of a link's target."""
     mode: int = 0o644
     is_kept: bool = True
-    """The content is in the store under `sha256`."""
+    """The content is stored under `sha256`."""
 
     def is_same(self, other: "FileState | None") -> bool:
         return other is not None and (self.kind, self.sha256, self.mode) == (other.kind, other.sha256, other.mode)
@@ -45,7 +45,7 @@ def build_state(kind: Literal["file", "link"], data: bytes, *, mode: int) -> Fil
 
 
 def read_state(workspace: Path, path: str) -> FileSnapshot | None:
-    """Return the current state. A folder counts as nothing: its files have paths of their own. Raises `OSError`."""
+    """Return the current state; None if missing or a folder, whose files have paths of their own. Raises `OSError`."""
     try:
         with _Folder(workspace, path, create=False) as (folder, name):
             return _look(folder, name)
@@ -54,13 +54,13 @@ def read_state(workspace: Path, path: str) -> FileSnapshot | None:
 
 
 def restore(workspace: Path, path: str, *, state: FileState | None, data: bytes) -> None:
-    """Make the path what it was, whole or not at all. Raises `OSError`, also where a folder on the way is a link."""
+    """Restore the state of a path atomically. Raises `OSError`, also if a folder on the way is a link."""
     if state is None:
         _remove(workspace, path)
         return
     with _Folder(workspace, path, create=True) as (folder, name):
         temporary = f".metier-undo-{hashlib.sha256(path.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.tmp"
-        with suppress(FileNotFoundError):  # left by an undo that was killed
+        with suppress(FileNotFoundError):  # left over from a killed undo
             os.unlink(temporary, dir_fd=folder)
         if state.kind == "link":
             os.symlink(os.fsdecode(data), temporary, dir_fd=folder)
@@ -100,7 +100,7 @@ def _write(folder: int, name: str, data: bytes, *, mode: int) -> None:
 
 
 def _remove(workspace: Path, path: str) -> None:
-    """With the folders that it leaves empty: a run that made a file made its folders."""
+    """Remove a file and the folders that become empty: the run that created the file created them too."""
     try:
         with _Folder(workspace, path, create=False) as (folder, name):
             os.unlink(name, dir_fd=folder)
@@ -117,7 +117,7 @@ def _remove(workspace: Path, path: str) -> None:
 
 
 class _Folder:
-    """The folder of a path below a workspace, opened part by part without following a link."""
+    """The open folder of a workspace path, opened part by part so that no link is followed."""
 
     def __init__(self, workspace: Path, path: str, *, create: bool) -> None:
         parts = Path(path).parts

@@ -1,6 +1,6 @@
-"""The text of a file: its encoding on disk, and the unsaved text that an editor holds.
+"""The text of a file: its encoding on disk, and the unsaved text in the user's editor.
 
-The file on disk decides what a step changes.
+Steps change the file on disk, never the editor's text.
 """
 
 import codecs
@@ -19,9 +19,9 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-"""The four bytes of UTF-32 before the two of UTF-16, which they begin with."""
+"""UTF-32 is listed before UTF-16, because its little-endian mark starts with the mark of UTF-16."""
 _ODD = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b\b") | {127}
-"""Bytes that text of one byte a letter does not contain."""
+"""Bytes that don't occur in text of a single-byte encoding."""
 _MAX_ODD = 0.02
 _MANY_ZEROS = 0.4
 _SIGNATURES = (
@@ -52,7 +52,7 @@ class FileText(Struct, frozen=True):
         return f"{self.encoding} with a byte order mark" if self.bom else self.encoding
 
     def encode(self, text: str) -> bytes:
-        """Raises `ToolFailed` for a character that this file cannot hold."""
+        """Encode a text like this file. Raises `ToolFailed` for a character that its encoding lacks."""
         try:
             return self.bom + text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -65,7 +65,7 @@ class FileText(Struct, frozen=True):
 
 
 def decode(data: bytes) -> FileText | None:
-    """None for what is not text."""
+    """Decode the bytes of a text file; None for binary data."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return _try(data[len(bom) :], encoding, bom)
@@ -76,7 +76,7 @@ def decode(data: bytes) -> FileText | None:
 
 
 def is_binary(data: bytes) -> bool:
-    """A quick answer from the beginning, for searching many files."""
+    """Return True if the start of the data has a zero byte; quick enough for searching many files."""
     return b"\0" in data[:_SAMPLE_BYTES]
 
 
@@ -92,7 +92,7 @@ def _try(data: bytes, encoding: str, bom: bytes = b"") -> FileText | None:
 
 
 def _guess_wide(sample: bytes) -> str:
-    """UTF-16 without a mark: letters of our alphabets leave every second byte zero."""
+    """Guess UTF-16 without a byte order mark: in Western scripts every second byte is zero."""
     half = len(sample) // 2
     if sample[1::2].count(0) > half * _MANY_ZEROS and not sample[::2].count(0):
         return "utf-16-le"
@@ -106,28 +106,28 @@ def _looks_like_text(sample: bytes) -> bool:
 
 
 async def find_held(path: str, scope: Scope, buffers: Buffers) -> str | None:
-    """The text that an editor holds of the file that a path of a call means. Raises `ToolFailed` for one outside."""
+    """Return the editor's text of a file; None if it isn't open. Raises `ToolFailed` for a path outside the scope."""
     spot = scope.locate(path)
     return await buffers.read(spot.root / spot.path)
 
 
 def is_unsaved(held: str | None, disk: bytes | None) -> bool:
-    """The editor shows another text than the disk has. Line ends do not count: editors have their own."""
+    """Return True if the editor's text differs from the disk. Line ends are ignored, because editors convert them."""
     if held is None:
         return False
     found = decode(disk) if disk is not None else None
     if disk is not None and found is None:
-        return False  # not text, so not what a buffer holds
+        return False  # the disk has binary data, and editors hold text
     return _plain(held) != _plain(found.text if found is not None else "")
 
 
 def overlay(held: str | None, disk: bytes | None) -> bytes | None:
-    """Return the unsaved text of the user's editor, if the file is open there."""
+    """Return the editor's text if it is unsaved, else the bytes on disk."""
     return held.encode("utf-8", "replace") if held is not None and is_unsaved(held, disk) else disk
 
 
 def check_saved(held: str | None, disk: bytes | None, *, path: str) -> None:
-    """Raises `ToolFailed`: a change on disk would be lost, or take back what the user wrote."""
+    """Raise `ToolFailed` for unsaved text: the user's save and the change would overwrite each other."""
     if is_unsaved(held, disk):
         raise ToolFailed(
             f"File {path!r} has changes in the editor that are not saved", hint="Have the user save it", code="conflict"

@@ -30,10 +30,10 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class PathPattern:
-    """Without a slash a pattern is about the name, in any folder; with one, about the whole path."""
+    """A pattern of paths. Without a slash it matches names in any folder, with one it matches whole paths."""
 
     def __init__(self, text: str) -> None:
-        """Raises `ToolFailed` for a pattern that leads elsewhere or is too long."""
+        """Raises `ToolFailed` for a pattern that leaves the folder or is too long."""
         _check(text)
         plain = text.removeprefix("./")
         if plain.endswith("/"):
@@ -45,7 +45,7 @@ class PathPattern:
 
     @property
     def names(self) -> frozenset[str]:
-        """The parts that are plain names: a folder that is otherwise passed over is meant when it is named."""
+        """The parts without wildcards: a folder that is usually skipped is searched if it is named."""
         return frozenset(part for one in self._alternatives for part in one if not re.search(r"[*?\[]", part))
 
     def matches(self, path: str) -> bool:
@@ -64,7 +64,7 @@ def _check(text: str) -> None:
 
 
 def _expand(text: str) -> list[str]:
-    """`a.{b,c}` is `a.b` and `a.c`. Braces that do not close stay as they are."""
+    """Expand `a.{b,c}` to `a.b` and `a.c`. Braces that are not closed stay as they are."""
     done: list[str] = []
     todo = [text]
     while todo:
@@ -90,12 +90,12 @@ def _split(text: str) -> list[str]:
 
 
 def _compile(part: str) -> re.Pattern[str]:
-    """`fnmatch` writes expressions that do not go back, so they take linear time."""
+    """Compile a part. The expressions of `fnmatch` don't backtrack, so matching takes linear time."""
     return re.compile(translate(part.replace("[^", "[!")))
 
 
 def _matches(pattern: list[re.Pattern[str] | None], parts: list[str]) -> bool:
-    """All places in the pattern that the parts so far can have led to."""
+    """Track all possible positions in the pattern at once: backtracking over many `**` would take exponential time."""
     places = _skip({0}, pattern)
     for part in parts:
         reached: set[int] = set()
@@ -114,7 +114,7 @@ def _matches(pattern: list[re.Pattern[str] | None], parts: list[str]) -> bool:
 
 
 def _skip(places: set[int], pattern: list[re.Pattern[str] | None]) -> set[int]:
-    """`**` also stands for no folder at all; two never follow each other."""
+    """Add the positions after `**`, which also matches no folder. Two `**` never follow each other."""
     return places | {place + 1 for place in places if place < len(pattern) and pattern[place] is None}
 
 
@@ -124,14 +124,14 @@ PASSED_OVER = frozenset(
         ".ruff_cache", ".pytest_cache",
     }
 )  # fmt: skip
-"""Folders that hold what others made; looked into only when they are named."""
+"""Folders with generated or downloaded files, which are skipped unless a pattern names them."""
 MAX_ENTRIES = 200_000
 MAX_DEPTH = 64
 
 
 class FoundFile(Struct, frozen=True):
     path: str
-    """As the scope shows paths: relative to the workspace, or absolute in another root."""
+    """Relative to the workspace, or absolute in another root."""
     modified_ns: int
     size: int
 
@@ -141,7 +141,7 @@ class _Walk:
     pattern: PathPattern | None
     passed_over: frozenset[str]
     skip: Collection[str]
-    """Paths of folders that are left out, as `FoundFile.path` shows them."""
+    """Folders to skip, in the form of `FoundFile.path`."""
     prefix: str
     files: list[FoundFile] = field(default_factory=list[FoundFile])
     entries: int = 0
@@ -149,7 +149,7 @@ class _Walk:
     too_deep: str | None = None
 
     def visit(self, folder: int, inside: str, depth: int) -> None:
-        """`inside` is the path from the folder that the walk began in, with a slash at its end."""
+        """Walk an open folder. `inside` is its path relative to the start of the walk, with a final slash."""
         folders: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -167,7 +167,7 @@ class _Walk:
             try:
                 child = os.open(name, READ_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             except OSError:
-                continue  # removed, replaced by a link or closed to us: there is nothing to list
+                continue  # removed, replaced by a link, or not readable
             try:
                 self.visit(child, f"{inside}{name}/", depth + 1)
             finally:
@@ -181,7 +181,7 @@ class _Walk:
         try:
             if entry.is_dir(follow_symlinks=False):
                 shown = f"{self.prefix}{path}"
-                # Looked at closely only below a folder that can be meant: there may be many others.
+                # `is_closed` is slow, so it is called only for paths that can match; a walk sees many others.
                 is_own = ".agent" in shown.lower() and is_closed(shown)
                 if entry.name not in self.passed_over and shown not in self.skip and not is_own:
                     folders.append(entry.name)
@@ -197,9 +197,9 @@ class Listing(Struct, frozen=True):
     files: list[FoundFile]
     """Sorted by path."""
     stopped_in: str | None = None
-    """The folder in which the limit of entries was reached; None where everything was seen."""
+    """The folder in which the walk reached the limit of entries; None if it didn't."""
     too_deep: str | None = None
-    """A folder that was not looked into because it is beneath too many others."""
+    """The first folder that was skipped because it is nested too deeply."""
 
     @property
     def is_complete(self) -> bool:
@@ -222,7 +222,7 @@ def describe_stop(listing: Listing) -> str:
 def list_files(
     scope: Scope, folder: str, pattern: PathPattern | None, *, guard: PathGuard, skip: Collection[str] = ()
 ) -> Listing:
-    """Raises `ToolFailed` when the folder is not there or not open to the run."""
+    """List the files below a folder that match. Raises `ToolFailed` if the folder is missing or outside the scope."""
     named = pattern.names if pattern else frozenset[str]()
     with scope.open_folder(folder, guard=guard) as opened:
         shown = scope.canonical(folder)
@@ -235,7 +235,7 @@ def list_files(
 
 MAX_FILES = 200
 _MAX_JUDGED = 5_000
-"""So many of the newest are looked at for those that the rules let it show."""
+"""Maximum number of the newest files that are checked with the rules."""
 
 
 class Glob:
@@ -262,7 +262,7 @@ class Glob:
     )
 
     def __init__(self, scope: Scope, *, skip: Collection[str] = ()) -> None:
-        """`skip` are folders that are left out, as canonical paths."""
+        """`skip` are canonical paths of folders to skip."""
         self._scope = scope
         self._skip = frozenset(skip)
 
@@ -272,7 +272,7 @@ class Glob:
         return ToolResult(ok=True, output=await run_sync(self._find, folder, pattern, context.paths))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """A path outside of the workspace."""
+        """Reject a path outside the workspace."""
         return self._scope.refuse(str(arguments.get("path") or "."))
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:

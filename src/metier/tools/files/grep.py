@@ -1,7 +1,7 @@
 """`Grep`: the lines of text files that match an expression, by path and line.
 
-The expressions are a subset that RE2 and ripgrep understand alike. If ripgrep is installed, it preselects files; it
-never decides what matches.
+Expressions are limited to a subset with the same meaning in RE2 and ripgrep. If ripgrep is installed, it preselects
+files; RE2 decides what matches.
 """
 
 import codecs
@@ -36,10 +36,10 @@ _OUTSIDE = {
     "\\w": "[0-9A-Za-z_]", "\\W": "[^0-9A-Za-z_]", "\\d": "[0-9]", "\\D": "[^0-9]",
     "\\s": "[\\t\\f\\r ]", "\\S": "[^\\t\\f\\r ]", "\\b": "(?-u:\\b)", "\\B": "(?-u:\\B)", "$": "(?:\\r?$)",
 }  # fmt: skip
-"""RE2's meaning of these in ripgrep's syntax; a line there may still end with a carriage return."""
+"""RE2's meaning of these in ripgrep's syntax. Ripgrep sees Windows lines with their carriage return."""
 _INSIDE = {"\\w": "0-9A-Za-z_", "\\d": "0-9", "\\s": "\\t\\f\\r "}
 _DIFFERENT_INSIDE = frozenset(("\\W", "\\D", "\\S", "\\b", "[", "&", "~"))
-"""In a class these have no short translation, or a meaning of their own in ripgrep."""
+"""Inside a character class these have no short translation, or another meaning in ripgrep."""
 
 
 class _Match(Protocol):
@@ -50,14 +50,14 @@ class _Compiled(Protocol):
     def search(self, text: bytes, pos: int) -> _Match | None: ...
 
 
-# The library has no types; these two are what its documentation says.
+# The library has no types; these follow its documentation.
 _compile = cast("Callable[[bytes, re2.Options], _Compiled]", re2.compile)
 _InvalidExpression = cast("type[Exception]", re2.error)
 
 
 class SearchExpression:
     def __init__(self, text: str, *, ignore_case: bool) -> None:
-        """Raises `ToolFailed` for what is not an expression, or not one of the subset."""
+        """Raises `ToolFailed` for an invalid expression, or one outside the subset."""
         _check(text)
         options = re2.Options()
         options.log_errors = False
@@ -78,7 +78,7 @@ class SearchExpression:
 
 
 def translate_for_ripgrep(text: str) -> str | None:
-    """An expression that matches in every line in which `text` does; None where that cannot be said."""
+    """Translate to an expression that matches at least the same lines; None if that is not certain."""
     parts: list[str] = []
     for piece, in_class in _split(text):
         if in_class and (piece in _DIFFERENT_INSIDE or (piece == "-" and parts[-1] == "-")):
@@ -89,7 +89,7 @@ def translate_for_ripgrep(text: str) -> str | None:
 
 
 def _split(text: str) -> Iterator[tuple[str, bool]]:
-    """The pieces of an expression, and whether each is within a character class. Raises `ToolFailed`."""
+    """Split an expression into pieces, each with True if it is in a character class. Raises `ToolFailed`."""
     place = 0
     in_class = is_first = False
     while place < len(text):
@@ -138,16 +138,16 @@ def _reason(error: Exception) -> str:
 
 
 MIN_FILES = 1500
-"""Fewer are read in the time that starting a process takes."""
+"""Reading fewer files is faster than starting a process."""
 _BATCH_BYTES = 100_000
-"""Of arguments for one process; every system takes this much."""
+"""Arguments for one process, below the limit of every system."""
 _TIMEOUT_SECONDS = 20
 _NONE_FOUND = 1
 _FLAGS = ("--no-config", "--files-with-matches", "--null", "--no-messages", "--text", "--color=never", "--no-ignore")
 
 
 def get_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
-    """The program's path, empty where there is none."""
+    """Return the program's path; empty if it isn't installed."""
     found = find_program(RIPGREP, "rg", environ, writable=(workspace,))
     return found.path if found is not None else ""
 
@@ -155,7 +155,7 @@ def get_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
 async def narrow(
     paths: Sequence[str], expression: SearchExpression, *, locate: Callable[[], str], folder: Path
 ) -> Sequence[str]:
-    """The paths that can hold a match, in their order; all of them when ripgrep cannot tell."""
+    """Return the paths that may have a match, in order; all of them if ripgrep fails or takes too long."""
     translated = translate_for_ripgrep(expression.text)
     if translated is None or len(paths) < MIN_FILES or not (program := locate()):
         return paths
@@ -230,7 +230,7 @@ class Grep:
     )
 
     def __init__(self, scope: Scope, *, ripgrep: Callable[[], str] = str, skip: Collection[str] = ()) -> None:
-        """`ripgrep` finds the path of that program, empty to do without. `skip` are folders that are left out."""
+        """`ripgrep` returns the program's path, or an empty string to do without it. `skip` are folders to skip."""
         self._scope = scope
         self._ripgrep = ripgrep
         self._skip = frozenset(skip)
@@ -246,14 +246,14 @@ class Grep:
         return ToolResult(ok=True, output="\n".join([found, *notes]))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """A path outside of the workspace."""
+        """Reject a path outside the workspace."""
         return self._scope.refuse(str(arguments.get("path") or "."))
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}
 
     def _list(self, path: str, pattern: PathPattern | None, guard: PathGuard) -> tuple[Sequence[str], list[str]]:
-        """The files to search, and what is to be said of those that are not."""
+        """List the files to search, with notes about those that are left out."""
         try:
             listing = list_files(self._scope, path, pattern, guard=guard, skip=self._skip)
         except ToolFailed as error:
@@ -273,7 +273,7 @@ class Grep:
         return paths, notes
 
     def _name_file(self, path: str, guard: PathGuard) -> str:
-        """A file that was named itself: what keeps it from being searched is said, not passed over."""
+        """Check a file that the call names: unlike a listed file, it fails with a reason instead of being skipped."""
         with self._scope.open_file(path, guard=guard) as opened:
             check_size(opened.status.st_size, path)
         return self._scope.canonical(path)
@@ -288,7 +288,7 @@ class Grep:
         return page.render()
 
     def _load(self, path: str) -> bytes:
-        """As UTF-8 with plain line ends; nothing for a binary file or one that cannot be read."""
+        """Return the content as UTF-8 with plain line ends; empty for a binary or unreadable file."""
         try:
             with self._scope.open_file(path, guard=_Itself(path)) as opened:
                 data = read_all(opened.descriptor, path)
@@ -300,7 +300,7 @@ class Grep:
 
 
 class _Itself:
-    """Holds a file that was listed to its name: a link that took its place meanwhile is not followed."""
+    """Guard for a listed file: fails if a link has replaced it since it was listed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -327,7 +327,7 @@ class _Page:
         self._stop = ""
 
     def is_full(self, following: str) -> bool:
-        """Before the file of this path is searched."""
+        """Return True if a limit is reached. Called before each file, whose path is `following`."""
         if not self._stop and time.monotonic() > self._until:
             self._stop_at(f"{_MAX_SECONDS:.0f} seconds", following)
         return bool(self._stop)
@@ -394,13 +394,13 @@ def _cut(text: str) -> str:
 
 
 def _list_lines(expression: SearchExpression, data: bytes, most: int) -> list[int]:
-    """The first matching lines, counted from 0, at most so many."""
+    """List the numbers of the first matching lines, from 0, up to `most`."""
     found: list[int] = []
     line = counted = start = 0
     while start < len(data) and len(found) < most and (place := expression.find(data, start)) >= 0:
         line += data.count(b"\n", counted, place)
         if place == len(data) and data.endswith(b"\n"):
-            break  # behind the last line's end there is no further line
+            break  # the end of the last line does not start another one
         found.append(line)
         counted = place
         end = data.find(b"\n", place)

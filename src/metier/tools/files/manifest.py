@@ -1,6 +1,6 @@
-"""Snapshots of a workspace without git: a list of its files with hashes, and a copy of each.
+"""Snapshots of a workspace without git: a list of its files with hashes, and a copy of each file.
 
-Also the choice between this and git.
+`WorkspaceSnapshots` chooses between these and snapshots by git.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ from metier.tools.files.snapshots import (
 )
 
 PREFIX = "files-"
-"""Prefix of the names of these snapshots."""
+"""Prefix of a manifest snapshot's name."""
 _TEMPORARY = ".metier-"
 
 
 class _Known(NamedTuple):
-    """A file as it was when it was last read."""
+    """The state of a file when it was last read."""
 
     stamp: list[int]
     kind: str
@@ -48,7 +48,7 @@ class ManifestSnapshots:
         self._excluded = frozenset(excluded)
 
     def take(self) -> str:
-        """A name for what the workspace holds now. The same content and modes give the same name."""
+        """Take a snapshot and return its name. The same content and modes give the same name."""
         (self._folder / "contents").mkdir(parents=True, exist_ok=True)
         known = self._read_known()
         found = self._look(known)
@@ -60,7 +60,7 @@ class ManifestSnapshots:
         return name
 
     def compare(self, before: str, after: str) -> list[Changed]:
-        """Every path that differs, with its content on both sides as far as that is small enough to keep."""
+        """List the paths that differ, with their contents on both sides if these are small enough to store."""
         old, new = self._load(before), self._load(after)
         paths = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
         if len(paths) > MAX_CHANGES:
@@ -88,6 +88,7 @@ class ManifestSnapshots:
                 raise Unavailable("git is not installed, and the workspace is too large to be copied")
             if time.monotonic() > until:
                 raise Unavailable(f"it took longer than {MAX_SECONDS:g} s")
+            # A program can restore the size and mtime of a changed file, but not its ctime.
             stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
             before = known.get(path)
             mode = stat.S_IMODE(status.st_mode) & 0o777
@@ -98,7 +99,7 @@ class ManifestSnapshots:
         return found
 
     def _walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Files and links in order; no link is followed, and a repository inside counts as one of its own."""
+        """List files and links in order. Links aren't followed, and nested repositories are skipped."""
         stack = [""]
         while stack:
             folder = stack.pop()
@@ -122,7 +123,7 @@ class ManifestSnapshots:
                     yield path, status
 
     def _keep(self, path: str, status: os.stat_result) -> tuple[str, str] | None:
-        """The kind and hash of a file whose content is kept now; of a large one only these. None where it is gone."""
+        """Store the content of a file, unless it is large, and return its kind and hash; None if it is gone."""
         file = self._workspace / path
         try:
             if stat.S_ISLNK(status.st_mode):
@@ -176,7 +177,7 @@ def _build_state(side: Sequence[object] | None, data: bytes | None) -> FileState
 
 
 def _read_plain(file: Path) -> bytes:
-    """Not through a link that took the place of the file meanwhile, and not from a pipe."""
+    """Read a listed file, unless a link has replaced it, and without waiting for a pipe's writer."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         return stream.read(MAX_BYTES + 1)
@@ -187,7 +188,7 @@ def _dump(value: Mapping[str, object]) -> bytes:
 
 
 class WorkspaceSnapshots:
-    """Takes and compares them; two of different kinds cannot be compared. Every method raises `Unavailable`."""
+    """Snapshots by git if it is installed, else by manifests. Every method raises `Unavailable`."""
 
     def __init__(self, workspace: Path, folder: Path, *, excluded: Sequence[str] = ()) -> None:
         self._by_git = Snapshots(workspace, folder, excluded=excluded)

@@ -1,4 +1,4 @@
-"""`Read`: the lines of one text file, numbered, as many as fit, and what was left out is said; or a picture."""
+"""`Read`: the numbered lines of a text file up to a limit, with a note about the rest; or an image or document."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ from metier.tools.media import get_media_type, prepare_media
 DEFAULT_LINES = 2000
 MAX_LINE_CHARACTERS = 2000
 MAX_CHARACTERS = 28_000
-"""A little less than what the engine keeps of a result, so that the cut is at a line and is explained."""
+"""A little below the engine's limit for results, so that the output is truncated here, at the end of a line."""
 
 
 class Read:
@@ -57,7 +57,7 @@ class Read:
         return await run_sync(partial(self._read, path, start, count=count, guard=context.paths, held=held))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """A path outside of the workspace."""
+        """Reject a path outside the workspace."""
         return self._scope.refuse(str(arguments["path"]))
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
@@ -82,7 +82,7 @@ class Read:
 
 
 def _show(data: bytes, path: str) -> ToolResult:
-    """A picture or a document, which the model sees beside these words."""
+    """Return an image or document for the model, with a short description."""
     media = prepare_media(data, name=path)
     size = f"{media.pages} pages" if media.pages else f"{media.width} × {media.height} pixels"
     return ToolResult(ok=True, output=f"[{media.media_type}, {size}: shown to you]", media=(media,))

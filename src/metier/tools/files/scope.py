@@ -1,7 +1,7 @@
 """Scope of the file tools: open roots, canonical paths, and files that must not be written.
 
-A path is made canonical as text, then opened by descriptor beneath its root; what is checked is what is open, never a
-name that could mean something else a moment later.
+A path is made canonical as text, then opened by descriptor below its root. Checks apply to the open file, never to a
+name that could mean another file a moment later.
 """
 
 import errno
@@ -21,16 +21,16 @@ from metier.tools.protected import is_closed, protected, recorded
 
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777
-"""The process's umask restricts it, as everywhere."""
+"""Restricted by the process's umask, as usual."""
 _DRIVE = re.compile(r"[A-Za-z]:(?:/|$)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
-"""Characters that show a name in another order than it has."""
+"""Bidirectional control characters, which display a name in another order than it is stored."""
 _OPEN = NoGuard()
 
 
 class Spot(Struct, frozen=True):
-    """A path that was made canonical as text: no `..`, nothing doubled."""
+    """A path in canonical form: no `..` and no empty parts."""
 
     root: Path
     path: str
@@ -38,14 +38,14 @@ class Spot(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """A name in an open folder, for a caller that wants to put a file there."""
+    """A name in an open folder, where the caller will write a file."""
 
     folder: int
     name: str
     path: str
-    """For people and rules: canonical, with the links on the way resolved."""
+    """The canonical path for users and rules, with links resolved."""
     status: os.stat_result | None
-    """Of the regular file that has the name now; None where there is none."""
+    """The status of the regular file with this name; None if there is none."""
 
 
 class Scope:
@@ -61,10 +61,10 @@ class Scope:
         links: bool = True,
         opener: Opener | None = None,
     ) -> None:
-        """`protect` refuses writes to what `protected` names. `links=False` follows no symbolic link at all.
+        """`protect` rejects writes to protected files. `links=False` follows no symbolic links at all.
 
-        Links that stay beneath their root are followed otherwise; those that are absolute or lead out never are.
-        `own_folders` are relative to the workspace, and so are `records`, which are closed without `protect` too.
+        By default, links are followed if they are relative and stay below their root. `own_folders` and `records` are
+        relative to the workspace; `records` are protected even without `protect`.
         """
         self._roots = tuple((Path(os.path.abspath(root)), root.resolve()) for root in roots)  # noqa: PTH100  as text
         self._identities = {real: found for _, real in self._roots if (found := _identify(real)) is not None}
@@ -79,7 +79,7 @@ class Scope:
         return self._roots[0][1]
 
     def locate(self, text: str) -> Spot:
-        """The root that a path belongs to and where it is there. Raises `ToolFailed` for a path outside."""
+        """Return the root of a path and its place below it. Raises `ToolFailed` for a path outside all roots."""
         check_text(text)
         if not text.startswith("/"):
             return Spot(self.workspace, canonical_path(self.workspace, text))
@@ -92,7 +92,7 @@ class Scope:
         raise leads_out(text)
 
     def refuse(self, text: str, *, writes: bool = False) -> str:
-        """Why a path is closed, as far as its text tells; empty where it is open."""
+        """Return why a path is not allowed, as far as its text tells; empty if it is."""
         try:
             spot = self.locate(text)
             if writes:
@@ -102,7 +102,7 @@ class Scope:
         return ""
 
     def canonical(self, text: str) -> str:
-        """Return the path for rules: links resolved as far as it exists; relative in the workspace."""
+        """Return the path for rules: relative in the workspace, with links resolved in the part that exists."""
         spot = self.locate(text)
         head, rest = spot.path, list[str]()
         while True:
@@ -117,7 +117,7 @@ class Scope:
 
     @contextmanager
     def open_file(self, text: str, *, guard: PathGuard = _OPEN) -> Generator[Opened]:
-        """`guard` checks where the file really is before the caller gets it."""
+        """Open a file. `guard` checks its real path before the caller gets it."""
         spot = self.locate(text)
         with self._open(spot, text) as opened:
             guard.check(self._show(spot.root, opened.path))
@@ -136,7 +136,7 @@ class Scope:
 
     @contextmanager
     def open_target(self, text: str, *, create_folders: bool, guard: PathGuard = _OPEN) -> Generator[Target]:
-        """The folder of a file that is to be written. Nothing is made before everything was checked."""
+        """Open the folder of a file to write. Missing folders are created only after all checks."""
         spot = self.locate(text)
         head, _, name = spot.path.rpartition("/")
         if not name or text.endswith(("/", "/.")):
@@ -145,7 +145,7 @@ class Scope:
             folder, missing = self._open_deepest(opened, Spot(spot.root, head), text)
             path = "/".join(part for part in (folder.path, *missing, name) if part)
             self._check_unprotected(spot.root, path)
-            # By the path of the open folder: the text may go through a link that was swapped since it was judged.
+            # Check the path of the open folder: a link in the text may have changed since the call was judged.
             guard.check(self._show(spot.root, path))
             if missing and not create_folders:
                 raise _not_found(text)
@@ -157,7 +157,7 @@ class Scope:
             yield Target(folder=descriptor, name=name, path=self._show(spot.root, path), status=status)
 
     def _open_deepest(self, opened: ExitStack, spot: Spot, text: str) -> tuple[Opened, list[str]]:
-        """The deepest folder on the way that exists, and the names that are missing below it."""
+        """Open the deepest existing folder of a path, and return it with the missing names below it."""
         head, missing = spot.path, list[str]()
         while True:
             try:
@@ -189,7 +189,7 @@ class Scope:
             yield opened
 
     def _check_root(self, path: Path, descriptor: int) -> None:
-        """A root is a certain folder, not whatever has its name now, such as a link to another place."""
+        """Check that a root is still the same folder, and not a link that was put in its place."""
         known = self._identities.get(path)
         status = os.fstat(descriptor)
         if known is not None and (status.st_dev, status.st_ino) != known:
@@ -222,9 +222,9 @@ def _identify(folder: Path) -> tuple[int, int] | None:
 
 
 def canonical_path(root: Path, text: str) -> str:
-    """A path as text, relative to `root`: no `..`, no empty parts; empty for the root itself. Pure.
+    """Return a path as text relative to `root`, without `..` and empty parts; empty for the root itself. Pure.
 
-    Raises `ToolFailed` for a path that is outside, or written so that it could mean something else somewhere.
+    Raises `ToolFailed` for a path outside, or one that other systems or programs could read in another way.
     """
     check_text(text)
     parts: list[str] = []
@@ -239,7 +239,7 @@ def canonical_path(root: Path, text: str) -> str:
 
 
 def check_text(text: str) -> None:
-    """Refuse spellings that mean nothing good, each with its own sentence."""
+    """Reject suspicious spellings of a path, each with its own message."""
     reason = ""
     if not text.strip():
         reason = "is empty"
@@ -262,7 +262,7 @@ def check_text(text: str) -> None:
 
 
 def _beneath(root: Path, text: str) -> list[str]:
-    """The parts of an absolute path below the root, once every `..` in it was taken as text."""
+    """Return the parts of an absolute path below the root. Each `..` is resolved as text."""
     parts: list[str] = []
     for part in _split(text):
         if part != "..":
@@ -284,7 +284,7 @@ def _make_folder(parent: int, name: str) -> int:
         os.mkdir(name, _NEW_FOLDER_MODE, dir_fd=parent)
         os.fsync(parent)
     except FileExistsError:
-        pass  # another process was faster; what it made is opened below, and a link is refused there
+        pass  # created by another process meanwhile; opening it below rejects a link
     return os.open(name, READ_FOLDER | os.O_NOFOLLOW, dir_fd=parent)
 
 

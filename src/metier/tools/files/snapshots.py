@@ -1,11 +1,11 @@
 """Snapshots and worktrees of a workspace by git plumbing, with an index and an object folder of their own.
 
-The repository of the workspace, if it is one, lends its objects and its index, and is not written to. Its settings,
-hooks, filters and line-end conversions do not count: a snapshot holds the bytes that are there. Ignored files, the
-repository itself, repositories inside it and the run folder are left out.
+If the workspace is a repository, its objects and its index are read and never written. Its settings, hooks, filters and
+line-end conversions are ignored: a snapshot has the bytes on disk. Ignored files, `.git`, nested repositories and the
+runs are left out.
 
-A worktree is for runs that work apart from each other: created as the workspace is now, also with what is not
-committed. The repository gets an entry in its list of worktrees and nothing else: no branch, no commit.
+A worktree isolates a run. It starts with the current state of the workspace, including uncommitted changes. The
+repository only gets an entry in its list of worktrees, no branch and no commit.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from metier.tools.files.file_state import MAX_BYTES, FileState, build_state
 MAX_SECONDS = 10.0
 MAX_FILES = 50_000
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
-"""Of a workspace that is no repository, when it is first looked at."""
+"""For a workspace that is not a repository, whose files must all be read for the first snapshot."""
 MAX_CHANGES = 2_000
 MAX_CHANGED_BYTES = 64 * 1024 * 1024
 _PLAIN_MODES = (0o644, 0o755)
@@ -43,23 +43,23 @@ _CONVERTING_ATTRIBUTES = re.compile(
 _LINKED = re.compile(r"gitdir: ([^\n]{1,4000})\s*")
 _LINK, _REPOSITORY = "120000", "160000"
 _REPOSITORY_MODE = int(_REPOSITORY, 8).to_bytes(4, "big")
-"""As the file of an index spells it."""
+"""The mode of a nested repository in an index file."""
 _NONE = "000000"
 _MARK_BYTES = 20
 
 
 class Unavailable(Exception):
-    """No snapshot can be taken; the text says why."""
+    """A snapshot is not possible; the text says why."""
 
 
 class Changed(NamedTuple):
-    """One path that two snapshots differ in."""
+    """A path that differs between two snapshots."""
 
     path: str
     before: FileState | None
     after: FileState | None
     contents: tuple[bytes, ...] = ()
-    """Contents to keep so that either state can be restored."""
+    """Contents to store so that either state can be restored."""
 
 
 class _Side(Struct, frozen=True, kw_only=True):
@@ -71,10 +71,10 @@ class _Listing(NamedTuple):
     """Entries of the git index."""
 
     mark: bytes
-    """The checksum at the end of its file."""
+    """The checksum at the end of the index file."""
     tree: str
     names: bytes
-    """Its paths, as git lists them."""
+    """The paths, as git lists them."""
 
 
 class Snapshots:
@@ -87,17 +87,17 @@ class Snapshots:
         self._excluded = tuple(excluded)
         self._program: Program | None = None
         self._searched = ""
-        """The PATH by which it was found."""
+        """The PATH in which the program was found."""
         self._listing: _Listing | None = None
 
     def take(self) -> str:
-        """A name for what the workspace holds now. The same content and modes give the same name."""
+        """Take a snapshot and return its name. The same content and modes give the same name."""
         self._open()
         self._forget_repositories()
         try:
             self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
         except Unavailable:
-            # The index of the repository may be of a kind that cannot be lent; without it every file is read once.
+            # The copied index may be of an unsupported kind. Without it, every file is read once.
             (self._git / "index").unlink(missing_ok=True)
             self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
         listing = self._list()
@@ -109,7 +109,7 @@ class Snapshots:
         return f"{listing.tree}-{digest}"
 
     def compare(self, before: str, after: str) -> list[Changed]:
-        """Every path that differs, with its content on both sides as far as that is small enough to keep."""
+        """List the paths that differ, with their contents on both sides if these are small enough to store."""
         trees, modes = zip(*(self._split(name) for name in (before, after)), strict=True)
         found = self._list_differences(*trees)
         for path in modes[0].keys() | modes[1].keys():
@@ -125,7 +125,7 @@ class Snapshots:
         ]
 
     def write_out(self, name: str, target: Path) -> None:
-        """Write the files of a snapshot below a folder that has none of them."""
+        """Write the files of a snapshot into a folder that has none of them."""
         tree, modes = self._split(name)
         self._run("read-tree", tree)
         self._run("checkout-index", "--all", f"--prefix={target}/")
@@ -133,7 +133,7 @@ class Snapshots:
             (target / path).chmod(mode)
 
     def diff(self, before: str, after: str) -> bytes:
-        """The difference as a patch for `git apply`; empty where there is none."""
+        """Return the difference as a patch for `git apply`; empty if there is none."""
         trees = [self._split(name)[0] for name in (before, after)]
         return self._run("diff-tree", "-r", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", *trees)
 
@@ -205,16 +205,16 @@ class Snapshots:
         return contents
 
     def _list(self) -> _Listing:
-        """Asked of git only where the index has changed: most steps change no file."""
+        """List the index. Git runs only if the index has changed, because most steps change no file."""
         index = self._git / "index"
         mark = _read_mark(index)
         if self._listing is None or not mark or self._listing.mark != mark:
-            tree = self._run("write-tree").decode().strip()  # which notes in the index what it made
+            tree = self._run("write-tree").decode().strip()  # this may update the index, so its mark is read again
             self._listing = _Listing(_read_mark(index), tree, self._run("ls-files", "-z"))
         return self._listing
 
     def _get_odd_modes(self, names: bytes) -> dict[str, int]:
-        """Git keeps one bit of a mode; the others are noted for the files where they are not the usual ones."""
+        """Return the unusual file modes, because git stores only the executable bit."""
         odd: dict[str, int] = {}
         root = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -231,7 +231,7 @@ class Snapshots:
         return odd
 
     def _open(self) -> None:
-        (self._git / "index.lock").unlink(missing_ok=True)  # left by a process that was killed
+        (self._git / "index.lock").unlink(missing_ok=True)  # left over from a killed process
         if (self._git / "ready").exists():
             return
         repository = find_repository(self._workspace)
@@ -252,9 +252,9 @@ class Snapshots:
         (self._git / "ready").touch()
 
     def _forget_repositories(self) -> None:
-        """Take nested repositories out of the index; `git add` enters them again by the commit that is checked out.
+        """Remove nested repositories from the index; `git add` adds them again with their current commit.
 
-        For one that is in the index, `git add` starts `git status` there, and with it programs that its settings name.
+        If one is in the index, `git add` runs `git status` in it, which starts programs that its settings name.
         """
         try:
             if _REPOSITORY_MODE not in (self._git / "index").read_bytes():
@@ -268,7 +268,7 @@ class Snapshots:
             self._run("update-index", "--force-remove", "-z", "--stdin", given=given)
 
     def _borrow(self, own: Path, shared: Path) -> None:
-        """Objects that the repository has need not be written again, and files it knows need not be read again."""
+        """Use the repository's objects and a copy of its index, to avoid reading and storing unchanged files again."""
         if "objectformat" in _read_text(shared / "config").lower():
             return
         (self._git / "objects/info/alternates").write_text(f"{shared / 'objects'}\n")
@@ -278,7 +278,7 @@ class Snapshots:
                 (self._git / "index").unlink()
 
     def _is_converting(self, shared: Path) -> bool:
-        """Files that git converts (line ends, filters) are in its index as other bytes than they are on disk."""
+        """Return True if git may convert files (line ends, filters): its index then has other bytes than the disk."""
         home = Path(os.environ.get("HOME") or os.devnull)
         config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git/config"
         settings = (shared / "config", home / ".gitconfig", config, Path("/etc/gitconfig"))
@@ -305,7 +305,7 @@ class Snapshots:
         return run_git(self._workspace, words, program=program, variables=variables, given=given, allowed=allowed)
 
     def get_git(self) -> Program:
-        """Looked for once while PATH stays the same: a snapshot runs it up to three times, a step takes two."""
+        """Locate git once per PATH: a snapshot runs it up to three times, and a step takes two snapshots."""
         known, path = self._program, os.environ.get("PATH", "")
         if known is None or self._searched != path or not os.access(known.path, os.X_OK):
             known = self._program = get_git(self._workspace)
@@ -342,7 +342,7 @@ def run_git(
         raise Unavailable(f"git cannot be run: {error.strerror}") from error
     if done.returncode not in allowed:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        # What it was doing comes before what went wrong.
+        # Git prints progress and warnings before the error.
         wrong = next((line for line in said if line.startswith(("fatal:", "error:"))), said[0] if said else "")
         raise Unavailable(f"git failed: {wrong or done.returncode}")
     return done.stdout
@@ -358,7 +358,7 @@ def get_git(folder: Path) -> Program:
 
 
 def find_repository(workspace: Path) -> tuple[Path, Path] | None:
-    """The folder of git's files, and the one it shares with other work trees; None where the workspace is none."""
+    """Return the `.git` folder and the one that it shares with other worktrees; None if there is no repository."""
     own = workspace / ".git"
     if own.is_file() and (linked := _LINKED.fullmatch(_read_text(own))):
         own = (workspace / linked[1].strip()).resolve()
@@ -369,7 +369,7 @@ def find_repository(workspace: Path) -> tuple[Path, Path] | None:
 
 
 def _check_size(workspace: Path, excluded: Sequence[str]) -> None:
-    """Raises `Unavailable` where everything would have to be read, and is too much."""
+    """Raise `Unavailable` if the workspace is too large to read all of it."""
     files, size = 0, 0
     for folder, names, found in os.walk(workspace):
         relative = os.path.relpath(folder, workspace)
@@ -385,7 +385,7 @@ def _check_size(workspace: Path, excluded: Sequence[str]) -> None:
 
 
 def _read_mark(index: Path) -> bytes:
-    """Nothing where the file has no checksum, which git leaves out on request."""
+    """Return the checksum of an index file; empty if there is none (`index.skipHash`)."""
     try:
         with index.open("rb") as stream:
             stream.seek(-_MARK_BYTES, os.SEEK_END)
@@ -410,7 +410,7 @@ TREE, SNAPSHOTS, SOURCE = "tree", "snapshots", "source"
 
 
 class Worktree(Struct, frozen=True):
-    """One below a folder of its own, beside the snapshots that it is compared by. Every method blocks."""
+    """A worktree in its own folder, together with the snapshots for its diff. Every method blocks."""
 
     folder: Path
 
@@ -419,7 +419,7 @@ class Worktree(Struct, frozen=True):
         return self.folder / TREE
 
     def make(self, workspace: Path, *, excluded: tuple[str, ...] = ()) -> str:
-        """The name of what it holds at first. One that a killed process left half made is made again.
+        """Create the worktree and return the name of its first snapshot. Replaces one that a killed process left.
 
         Raises `Unavailable`.
         """
@@ -431,7 +431,7 @@ class Worktree(Struct, frozen=True):
         held = source.take()
         run_git(workspace, ("worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD"))
         source.write_out(held, self.tree)
-        # The index of a new worktree is empty; with this one git shows in it what it shows in the workspace.
+        # The index of a new worktree is empty: fill it, so that `git status` there shows the same as in the workspace.
         run_git(self.tree, ("read-tree", "HEAD"))
         return self._open().take()
 
@@ -441,10 +441,10 @@ class Worktree(Struct, frozen=True):
         return snapshots.diff(base, snapshots.take())
 
     def remove(self, workspace: Path) -> None:
-        """Also where there is none."""
+        """Remove the worktree, if it exists."""
         if not self.folder.exists():
             return
-        with suppress(Unavailable):  # it was never registered, or the repository is gone
+        with suppress(Unavailable):  # not registered yet, or the repository is gone
             run_git(workspace, ("worktree", "remove", "--force", str(self.tree)))
         shutil.rmtree(self.folder, ignore_errors=True)
 

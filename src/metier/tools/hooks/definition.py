@@ -1,7 +1,7 @@
-"""Hook definitions: commands of the user that run at a named moment, read from settings or `.agent/hooks.yaml`.
+"""Hook definitions: the user's commands for an event, read from settings or `.agent/hooks.yaml`. Starts nothing.
 
 Settings files of other programs with the same convention are read too. The workspace files that a hook names are
-pinned by their content. Starts nothing.
+pinned by their content.
 
     PreToolUse:
       - matcher: Write|Edit
@@ -65,25 +65,25 @@ _OTHER_NAMES = {"delegate": "Task", "ask_user": "AskUserQuestion", "plan": "Todo
 
 
 class HookCommand(StoredValue, frozen=True, kw_only=True):
-    """One command and the moment at which it runs, as a run is pinned to it."""
+    """One command and its event, as pinned by a run."""
 
     event: HookEvent
     matcher: str = ""
-    """Of tool names, or of what else tells moments of one event apart; empty for all of them."""
+    """Pattern of tool names, or of the event's other subjects; empty to match all."""
     command: str
     args: tuple[str, ...] | None = None
-    """Given: the command is a program and these are its arguments. Else it is a line for a shell."""
+    """If set, the command is a program with these arguments; otherwise it is a shell line."""
     timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
     required: bool = False
-    """A failure of the hook counts as its no."""
+    """A failure of the hook counts as a denial."""
     source: str = ""
-    """The file that it is in."""
+    """The file that defines it."""
     files: dict[str, str] = field(default_factory=dict)
-    """Files of the workspace that the command names → their hash when the run began."""
+    """The workspace files that the command names, with their hashes at the start of the run."""
 
 
 def matches(hook: HookCommand, subjects: Iterable[str]) -> bool:
-    """One of these names is meant: the exact word, words with `|` between them, or a regular expression."""
+    """Return True if the matcher fits one of these names: a word, words separated by `|`, or a regular expression."""
     if hook.matcher in _EVERYTHING:
         return True
     pattern = re.compile(hook.matcher)
@@ -91,13 +91,13 @@ def matches(hook: HookCommand, subjects: Iterable[str]) -> bool:
 
 
 def name_tool(tool: str) -> str:
-    """A tool as hooks know it: tools of a server are `mcp__server__tool`."""
+    """Return a tool's name in the hook convention: a server's tool is `mcp__server__tool`."""
     found = _MCP_NAME.fullmatch(tool)
     return f"mcp__{found[1]}__{found[2]}" if found else tool
 
 
 def list_names(tool: str) -> tuple[str, ...]:
-    """Every name that a matcher may mean the tool by."""
+    """List all names that a matcher may use for a tool."""
     return tuple(dict.fromkeys((tool, name_tool(tool), _OTHER_NAMES.get(tool, tool))))
 
 
@@ -180,7 +180,7 @@ class _HookFile(FileModel):
 def read_hooks(root: Node | None, *, file: str, is_foreign: bool = False) -> HookReading:
     """Read a mapping of events to hooks.
 
-    `is_foreign`: the file belongs to another program, and everything in it that Metier does not know is ignored.
+    `is_foreign`: the file belongs to another program, so anything unknown in it is ignored.
     """
     if root is None or is_nothing(root):
         return HookReading()
@@ -221,7 +221,7 @@ def read_hooks_text(text: str, *, file: str, is_foreign: bool = False) -> HookRe
     if is_foreign:
         entry = root.find("hooks") if isinstance(root, Mapping) else None
         return read_hooks(entry.value if entry else None, file=file, is_foreign=True)
-    # The text is a value within the file, so its lines are not lines of the file.
+    # The text is a single value in the file, so its line numbers are not those of the file.
     reading = read_hooks(root, file=file)
     return replace(reading, problems=tuple(replace(problem, line=None) for problem in reading.problems))
 
@@ -234,19 +234,19 @@ _PIECES = re.compile(r"[^\s'\"`;&|()<>=,{}\[\]]+")
 
 
 def name_folder(text: str, workspace: Path) -> str:
-    """The text with the folder in place of the variables that stand for it."""
+    """Replace the variables for the project's folder."""
     return _FOLDER.sub(lambda _: str(workspace), text)
 
 
 def pin_files(hooks: Iterable[HookCommand], workspace: Path) -> tuple[HookCommand, ...]:
-    """The hooks with the hashes of the files in the workspace that their commands name."""
+    """Add the hashes of the workspace files that the hooks' commands name."""
     return tuple(
         replace(hook, files={name: _digest(workspace, name) for name in _get_files(hook, workspace)}) for hook in hooks
     )
 
 
 def get_changed_file(hook: HookCommand, workspace: Path) -> str:
-    """The first file that is no longer what it was when the run began; empty where none is."""
+    """Return the first file that changed since the start of the run; empty if none did."""
     return next((name for name, digest in hook.files.items() if _digest(workspace, name) != digest), "")
 
 

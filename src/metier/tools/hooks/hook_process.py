@@ -1,7 +1,6 @@
-"""The process of a hook.
+"""The process of a hook: its own process tree, with a time limit, bounded output and a minimal environment.
 
-A hook runs in a process tree of its own, with a time limit, bounded output and a built environment. The files of the
-workspace that it names must still have the content they had when they were pinned.
+The workspace files that the hook names must still have their pinned content.
 """
 
 import json
@@ -25,7 +24,7 @@ _STDERR_CHARACTERS = 500
 
 
 class HookRun(Struct, frozen=True, kw_only=True):
-    """The end of one hook, and its answer."""
+    """The outcome of one hook, and its answer."""
 
     status: HookStatus
     answer: HookAnswer = field(default_factory=HookAnswer)
@@ -37,11 +36,11 @@ class HookRun(Struct, frozen=True, kw_only=True):
 class HookRunner(Struct, frozen=True, kw_only=True):
     workspace: Path
     environ: Mapping[str, str]
-    """The agent's environment; a hook gets the ordinary part of it."""
+    """The agent's environment; a hook gets only its ordinary variables."""
     confinement: Confinement = field(default_factory=Confinement)
 
     async def run(self, hook: HookCommand, data: Mapping[str, JsonValue]) -> HookRun:
-        """Never raises for what a hook does: a failure is an outcome."""
+        """Run a hook. Its failure is an outcome and never raises."""
         if changed := await anyio.to_thread.run_sync(get_changed_file, hook, self.workspace):
             return HookRun(status="changed", problem=f"{changed!r} changed since the run began")
         command = Command(
@@ -71,7 +70,7 @@ class HookRunner(Struct, frozen=True, kw_only=True):
 
 
 def judge_outcome(hook: HookCommand, outcome: Outcome) -> HookRun:
-    """A hook that hung, crashed or printed too much has said nothing."""
+    """Read the answer of a hook. One that timed out, failed or printed too much has none."""
     duration = outcome.duration_seconds
     if outcome.timed_out:
         problem = f"It did not end within {hook.timeout_seconds:g} s"

@@ -43,7 +43,7 @@ def build_input(moment: HookMoment) -> dict[str, JsonValue]:
 
 
 def describe_call(tool: str, arguments: Mapping[str, JsonValue], workspace: Path) -> dict[str, JsonValue]:
-    """`tool_name` and `tool_input`: the arguments as they are, beside the names that other programs have for them."""
+    """Return `tool_name` and `tool_input`: the arguments, with the names of the convention added."""
     known = dict(arguments)
     for own, other in _RENAMED.get(tool, {}).items():
         if own in known:
@@ -57,9 +57,9 @@ def describe_call(tool: str, arguments: Mapping[str, JsonValue], workspace: Path
 def restore_arguments(
     tool: str, updated: Mapping[str, JsonValue], *, before: Mapping[str, JsonValue], workspace: Path
 ) -> dict[str, JsonValue]:
-    """The arguments of the tool from what a hook made of its `tool_input`.
+    """Convert the `tool_input` that a hook returned back to the tool's arguments.
 
-    A name of the convention counts where the hook changed it; the tool's own name counts otherwise.
+    If the hook changed a field under its name of the convention, that value is used; otherwise the tool's own field.
     """
     shown = describe_call(tool, before, workspace)["tool_input"]
     assert isinstance(shown, dict)
@@ -77,7 +77,7 @@ def restore_arguments(
 
 
 def describe_result(tool: str, arguments: Mapping[str, JsonValue], *, text: str, is_error: bool) -> JsonValue:
-    """`tool_response`: what came of the call, with the fields that hooks look for."""
+    """Return `tool_response`: the result of the call, with the fields that hooks expect."""
     response: dict[str, JsonValue] = {"success": not is_error, "output": text}
     path = arguments.get(_PATH)
     if tool in _FILE_TOOLS and isinstance(path, str):
@@ -88,9 +88,9 @@ def describe_result(tool: str, arguments: Mapping[str, JsonValue], *, text: str,
 
 
 BLOCKED = 2
-"""The exit code that says no; stderr says why."""
+"""The exit code of a denial; standard error has the reason."""
 MAX_CHARACTERS = 10_000
-"""Of a reason or of text for the model."""
+"""Limit of a reason, and of text for the model."""
 PLAIN_TEXT_EVENTS: frozenset[HookEvent] = frozenset({"SessionStart", "UserPromptSubmit"})
 """Events whose hooks may print plain text for the model instead of JSON."""
 
@@ -104,14 +104,14 @@ class HookAnswer(StoredValue, frozen=True, kw_only=True):
     """The answer of one hook."""
 
     decision: HookDecision = ""
-    """`deny` is a no to what the event is about, `stop` ends the run."""
+    """`deny` denies the call or the event's action; `stop` ends the run."""
     reason: str = ""
     context: str = ""
-    """For the model."""
+    """Text for the model."""
     message: str = ""
-    """For the user."""
+    """Text for the user."""
     updated_input: dict[str, JsonValue] | None = None
-    """The arguments that the call should have instead."""
+    """New arguments for the call."""
     ignored: str = ""
     """A requested change that hooks can't make."""
     problem: str = ""
@@ -119,7 +119,7 @@ class HookAnswer(StoredValue, frozen=True, kw_only=True):
 
 
 def read_answer(event: HookEvent, *, exit_code: int, stdout: str, stderr: str) -> HookAnswer:
-    """Of a hook that ended with 0 or with 2; another code is a failure and no answer."""
+    """Read the answer of a hook that exited with 0 or 2. Any other exit code is a failure without an answer."""
     if exit_code == BLOCKED:
         return HookAnswer(decision="deny", reason=_cut(stderr.strip() or "A hook said no"))
     text = stdout.strip()

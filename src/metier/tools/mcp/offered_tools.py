@@ -1,4 +1,4 @@
-"""The tools that a server offers, as tools of ours: named, bounded, cleaned, and comparable. Opens no connection."""
+"""The tools that an MCP server offers: named, bounded, redacted and comparable. Opens no connection."""
 
 import json
 import re
@@ -18,7 +18,7 @@ MAX_TOOLS = 256
 MAX_DESCRIPTION_CHARACTERS = 4_000
 MAX_SCHEMA_CHARACTERS = 64_000
 MAX_LISTING_CHARACTERS = 1_000_000
-"""Of all schemas of one server: checking them takes a few seconds."""
+"""Limit for all schemas of one server; checking this much takes a few seconds."""
 ID_PREFIX = "mcp:"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
@@ -28,7 +28,7 @@ type Difference = Literal["changed", "added", "removed"]
 
 
 class OfferedTool(Struct, frozen=True, kw_only=True):
-    """One entry of `tools/list`, in our words."""
+    """One entry of `tools/list`."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class OfferedTool(Struct, frozen=True, kw_only=True):
 
 
 class Listing(Struct, frozen=True):
-    """The tools of one server that can be used, and why others cannot."""
+    """The usable tools of one server, and the reasons why others are left out."""
 
     tools: tuple[ToolInfo, ...] = ()
     refused: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Listing(Struct, frozen=True):
 
 
 def build_listing(server: str, offered: Sequence[OfferedTool], *, clean: Clean) -> Listing:
-    """Names, descriptions and schemas come from outside: they are cleaned, cut and checked before use."""
+    """Build the tools of a server. Names, descriptions and schemas are untrusted, so they are redacted and checked."""
     tools: dict[str, ToolInfo] = {}
     refused: list[str] = []
     if len(offered) > MAX_TOOLS:
@@ -65,17 +65,17 @@ def build_listing(server: str, offered: Sequence[OfferedTool], *, clean: Clean) 
 
 
 def get_server(info: ToolInfo) -> str:
-    """The server that a tool belongs to; empty for tools of another kind."""
+    """Return the server of a tool; empty for a tool of another kind."""
     return info.name.partition("/")[0] if info.id.startswith(ID_PREFIX) else ""
 
 
 def believe(infos: Iterable[ToolInfo], *, is_trusted: bool) -> tuple[ToolInfo, ...]:
-    """The tools with what their server claims counting as a fact, or not."""
+    """Return the tools with their server's claims about risk and effect trusted or not."""
     return tuple(replace(info, is_claim=not is_trusted) for info in infos)
 
 
 def compare_listings(known: Iterable[ToolInfo], found: Iterable[ToolInfo]) -> dict[str, Difference]:
-    """By name of the tool: what is not as it was. Empty when nothing changed."""
+    """Return the differences by name of the tool; empty if nothing changed."""
     before = {info.name: info for info in believe(known, is_trusted=False)}
     after = {info.name: info for info in believe(found, is_trusted=False)}
     differences: dict[str, Difference] = {}
@@ -95,7 +95,7 @@ class _Worth(Struct, frozen=True):
 
 
 def _judge(tool: OfferedTool) -> _Worth:
-    """Derive risk and effect from the annotations; without them the worst, as the protocol requires."""
+    """Derive risk and effect from the annotations. The protocol requires to assume the worst without them."""
     if tool.read_only:
         return _Worth("low", "read")
     risk: Risk = "high" if tool.destructive else "medium"
@@ -103,7 +103,7 @@ def _judge(tool: OfferedTool) -> _Worth:
 
 
 def _get_problem(server: str, tool: OfferedTool, known: Mapping[str, ToolInfo], *, room: int) -> tuple[str, int]:
-    """Why a tool cannot be used, empty when it can, and the characters of its schema."""
+    """Return why a tool cannot be used, or an empty string, and the size of its schema in characters."""
     if not _NAME.fullmatch(tool.name):
         return f"Tool {tool.name[:80]!r} is left out: its name has more than letters, digits, '_', '-' and '.'", 0
     name = f"{server}/{tool.name}"
@@ -143,7 +143,7 @@ def _build_info(server: str, tool: OfferedTool, clean: Clean) -> ToolInfo:
 
 
 def _clean_schema(schema: Schema, clean: Clean) -> Schema:
-    """Texts for the model are cleaned; names and values of the schema stay as they are, or calls would not fit it."""
+    """Redact the texts for the model. Names and values stay unchanged, because calls must match them."""
     cleaned = _clean_node(schema, clean)
     assert isinstance(cleaned, dict)
     return {"type": "object", **cleaned}

@@ -1,11 +1,11 @@
-"""The seam to the official SDK of the Model Context Protocol: the only module of the package that imports it.
+"""The adapter of the official SDK of the Model Context Protocol; no other module of this package imports the SDK.
 
-It is loaded when the first server is started, because the SDK takes most of a second to import. Sampling, elicitation
-and roots are not offered to servers: a server cannot make the model speak or ask a user past the rules of a run.
+It is loaded when the first server starts, because the SDK takes most of a second to import. Servers are not offered
+sampling, elicitation and roots: they must not query the model or the user outside the rules of a run.
 
-Over HTTP, answers that are too long are cut off and refusals are remembered. A server that is a process does not use
-the SDK's own transport, because it is a hostile program until shown otherwise: here its messages are bounded, its
-environment is a list, its log goes to a file, and its whole tree of processes ends with it.
+Over HTTP, the size of responses is limited and error statuses are remembered. A server process does not use the SDK's
+own transport, because it is untrusted: here its messages are bounded, its environment is built from a list, its log
+goes to a file, and its whole process tree ends with it.
 """
 
 import base64
@@ -43,13 +43,13 @@ from metier.version import __version__
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Passes requests on and counts the bytes of answers. Event streams are bounded per event by the SDK instead."""
+    """Limits the size of responses. The SDK limits event streams itself, per event."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_bytes: int) -> None:
         self._inner = inner
         self._max_bytes = max_bytes
         self.refused = 0
-        """The last status that was not a success. The SDK tells a lost session and a failed call in the same words."""
+        """The last error status. The SDK reports a lost session and a failed call with the same error."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -89,7 +89,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 MAX_GARBAGE_LINES = 1_000
-"""Some servers greet on the wrong stream; one that continues like this is not speaking the protocol."""
+"""Some servers print a greeting to standard output. One that prints more than this does not follow the protocol."""
 _WORDS_SECONDS = 2.0
 
 type Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -99,7 +99,7 @@ type Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], Memo
 async def stdio_transport(
     command: Command, ending: Ending, *, log: ServerLog, max_message_bytes: int
 ) -> AsyncGenerator[Streams]:
-    """Streams of messages to and from a fresh process. Leaving the block kills all that it started."""
+    """Start a server and yield its message streams. Leaving the block kills its whole process tree."""
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)
@@ -122,7 +122,7 @@ class _Reader(Struct, frozen=True):
     max_message_bytes: int
 
     async def run(self, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Hand on message after message until there are no more; then say why."""
+        """Forward messages until the stream ends, then report the reason."""
         lines = BufferedByteReceiveStream(self.tree.stdout)
         garbage = 0
         reason = ""
@@ -141,7 +141,7 @@ class _Reader(Struct, frozen=True):
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             reason = await self._get_reason()
         self.ending.tell(reason)
-        # A caller that waits for an answer learns now that none will come.
+        # This wakes callers that wait for a response.
         incoming.close()
 
     async def _get_reason(self) -> str:
@@ -168,7 +168,7 @@ async def _write_messages(tree: ProcessTree, outgoing: MemoryObjectReceiveStream
             text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
             await tree.stdin.send(text.encode("utf-8", "replace") + b"\n")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-        # The reader sees the end too, and says why.
+        # The reader notices the end too, and reports the reason.
         return
 
 
@@ -187,29 +187,29 @@ _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
 
 class _Request(types.Request[dict[str, JsonValue], str]):
-    """Of an extension, which the SDK has no type for."""
+    """A request of a protocol extension, for which the SDK has no type."""
 
 
 class _AnyResult(BaseModel):
-    """Whatever the extension answers with."""
+    """The result of an extension, with any fields."""
 
     model_config = ConfigDict(extra="allow")
 
 
 @asynccontextmanager
 async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Conversation]:
-    """A conversation with one server, for as long as the block lasts. `ending` is told when a process ends by itself.
+    """Open a conversation with one server for the duration of the block. `ending` learns if its process exits.
 
-    Whatever the SDK raises comes out of here as it is: the caller knows that anything can happen.
+    Errors of the SDK are passed on unchanged; the caller handles any exception.
     """
-    # The SDK logs what servers do wrong; the user reads that in the result of the call instead.
+    # The SDK would log the errors of servers to the terminal; the user sees them in the results of calls.
     logging.getLogger("mcp").addHandler(logging.NullHandler())
     if target.command is not None:
         transport = stdio_transport(target.command, ending, log=target.log, max_message_bytes=target.max_message_bytes)
         async with _open_client(transport) as conversation:
             yield conversation
         return
-    # Reading may take as long as a call may: the caller keeps that limit.
+    # No read timeout: the caller enforces the time limit of each call.
     timeout = httpx2.Timeout(target.timeout_seconds, read=None)
     http_transport = httpx2.AsyncHTTPTransport(verify=choose_context(target.url))
     bounded = BoundedTransport(http_transport, max_bytes=target.max_message_bytes)
@@ -223,7 +223,7 @@ async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Co
 async def _open_client(transport: Transport, http: BoundedTransport | None = None) -> AsyncGenerator[Conversation]:
     news = _News()
     info = types.Implementation(name="metier", version=__version__)
-    # Without a cache: what a server offers is asked for rarely, and then it is the answer of now that counts.
+    # No cache: tools are listed rarely, and then the current list is needed.
     async with Client(transport, client_info=info, cache=None, message_handler=news.take) as client:
         yield _SdkConversation(client, news, http)
 
@@ -240,14 +240,14 @@ class _News:
 
 
 class _SdkConversation:
-    """The two questions that are asked of a server."""
+    """A conversation by the SDK's client."""
 
     def __init__(self, client: Client, news: _News, http: BoundedTransport | None) -> None:
         self._client = client
         self._news = news
         self._http = http
         self._output_schemas: dict[str, SchemaCheck] = {}
-        # The SDK matches patterns of the server's schema with `re`, on the event loop.
+        # The SDK would match the patterns of the server's schema with `re` on the event loop: one could block it.
         client.session.validate_tool_result = self._check_output
 
     @property
@@ -263,13 +263,13 @@ class _SdkConversation:
             found += [_read_tool(tool) for tool in page.tools]
             self._output_schemas |= await run_sync(_read_output_schemas, page.tools)
             cursor = page.next_cursor
-            # A server that never ends its list is stopped here; what is too much is said by the listing.
+            # Stop reading an endless list here; `build_listing` reports the surplus.
             if cursor is None or len(found) > MAX_TOOLS:
                 break
         return tuple(found)
 
     async def _check_output(self, name: str, result: types.CallToolResult) -> None:
-        """Raises `RuntimeError`, as the method of the SDK does."""
+        """Replaces a method of the SDK, and raises `RuntimeError` like it."""
         check = self._output_schemas.get(name)
         if check is None:
             return
@@ -307,13 +307,13 @@ class _SdkConversation:
             if error.code == CONNECTION_CLOSED:
                 raise SessionEnded(error.message) from error
             if self._http is not None and self._http.refused:
-                # A server that was started again does not know our session: the next call begins another one.
+                # A restarted server does not know our session, so the next call has to open another one.
                 raise SessionEnded(f"it answered with status {self._http.refused} ({error.message})") from error
             raise ToolFailed(f"The server refused the call: {error.message}", code="server_error") from error
         except ValidationError as error:
             raise ToolFailed("The server answered with something else than the result of a tool") from error
         except RuntimeError as error:
-            # So the SDK says that a result does not fit its own schema, or that the server wants to ask something.
+            # The SDK's error for a result that violates its schema, and for a server that asks the client something.
             raise ToolFailed(f"The server's answer cannot be used: {error}", code="invalid_output") from error
         except httpx2.HTTPError as error:
             raise SessionEnded(f"{type(error).__name__}: {error}") from error
@@ -331,7 +331,7 @@ def _describe_progress(progress: float, total: float | None, message: str | None
 
 
 def _read_output_schemas(tools: Iterable[types.Tool]) -> dict[str, SchemaCheck]:
-    """Leave out a schema that cannot be used: when a result could be held against it, the call has happened."""
+    """Compile the output schemas and skip invalid ones: failing a call afterwards would not undo its effect."""
     found: dict[str, SchemaCheck] = {}
     for tool in tools:
         if tool.output_schema is not None:
@@ -353,7 +353,7 @@ def _read_tool(tool: types.Tool) -> OfferedTool:
 
 
 def _render(block: types.ContentBlock) -> tuple[str, Media | None]:
-    """Text as it is, a picture as one; of everything else what it is, because a model reads text here."""
+    """Return text unchanged and images as media. Other content is only described."""
     match block:
         case types.TextContent():
             return block.text, None
@@ -370,7 +370,7 @@ def _render(block: types.ContentBlock) -> tuple[str, Media | None]:
 
 
 def _show_picture(block: types.ImageContent) -> tuple[str, Media | None]:
-    """Build a picture from its bytes; the bytes decide about the type, not the server's label."""
+    """Build an image from its bytes. The bytes decide its type, not the server's label."""
     try:
         media = prepare_media(base64.b64decode(block.data, validate=True), name="picture")
     except (ToolFailed, binascii.Error):

@@ -48,7 +48,7 @@ _MAX_LINE = 16_384
 
 
 class ServerLog:
-    """Takes bytes as they come, writes whole lines. Without a path only the last words are kept."""
+    """Writes a server's error stream to a file line by line. Without a path, only the tail is kept in memory."""
 
     def __init__(self, path: Path | None, *, clean: Callable[[str], str]) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class ServerLog:
             self._write(line)
 
     def tail(self) -> str:
-        """The last words, as they came."""
+        """Return the last bytes as text."""
         return self._last.output().last(_TAIL_BYTES).strip()
 
     def __enter__(self) -> Self:
@@ -93,7 +93,7 @@ class ServerLog:
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """Whom to talk to: a program to start, or an address."""
+    """The endpoint of a server: a command to start, or a URL."""
 
     command: Command | None = None
     url: str = ""
@@ -101,20 +101,20 @@ class Target(Struct, frozen=True, kw_only=True):
     log: ServerLog
     max_message_bytes: int
     timeout_seconds: float
-    """Time that a connection may be silent during an answer."""
+    """Timeout of the HTTP connection, except for reading."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """The answer of a server's tool; not `ok` if the server reports a failure."""
+    """The result of a server's tool; not `ok` if the server reports a failure."""
 
     ok: bool
     output: JsonValue
     media: tuple[Media, ...] = ()
-    """Pictures that the model sees beside it."""
+    """Images for the model in addition to `output`."""
 
 
 class SessionEnded(Exception):
-    """The conversation is over in the middle of a question."""
+    """The conversation ended before a response arrived."""
 
 
 @dataclass(slots=True)
@@ -130,17 +130,17 @@ class Ending:
 
 
 class Conversation(Protocol):
-    """Raises `ToolFailed` for an answer that cannot be used, `SessionEnded` where no answer will come."""
+    """A conversation with a server. Raises `ToolFailed` for an invalid response, `SessionEnded` if none will arrive."""
 
     @property
     def is_stale(self) -> bool:
-        """The server said that it offers something else than it did when it was last asked."""
+        """True if the server reported a change of its tools since they were last listed."""
         ...
 
     async def list_tools(self) -> tuple[OfferedTool, ...]: ...
 
     async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """The result of a request that is no call of a tool, as it came."""
+        """Send a request other than a tool call, and return its raw result."""
         ...
 
     async def call(
@@ -155,11 +155,11 @@ type OpenConversation = Callable[[Target, Ending], AbstractAsyncContextManager[C
 
 PACKAGE = "mcp"
 MAX_FAILURES = 5
-"""So many ends in a row without an answer in between, and the server is left alone for the rest of the run."""
+"""Number of consecutive failures without a response, after which the server is not started again in this run."""
 _FIRST_DELAY_SECONDS = 0.5
 _MAX_DELAY_SECONDS = 30.0
 _MAX_PROGRESS_LINES = 100
-"""Of a call that is interrupted the last of these reports are kept."""
+"""Number of the last progress reports to keep for an interrupted call."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -168,14 +168,14 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 
 
 class Describe(Protocol):
-    """Makes the target again for each start: variables are put in when they are needed, and not kept."""
+    """Builds the target for each start, so that the values of variables are not kept in between."""
 
     def __call__(self) -> Target: ...
 
 
 @dataclass(slots=True)
 class _Life:
-    """One start of the server, from the task that keeps it."""
+    """One start of the server, managed by its own task."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ready: anyio.Event = field(default_factory=anyio.Event)
@@ -185,17 +185,20 @@ class _Life:
     listing: Listing = field(default_factory=Listing)
     problem: str = ""
     is_counted: bool = False
-    """Several calls may find out about one end."""
+    """The failure was counted. Several calls may notice the same one."""
 
     async def end(self) -> None:
-        """Returns when every process of it is gone."""
+        """End the server and wait until all its processes are gone."""
         self.scope.cancel()
         with anyio.CancelScope(shield=True):
             await self.over.wait()
 
 
 class ServerConnection:
-    """Calls may come in parallel. The task group must outlive the connection: it keeps the conversation open."""
+    """A server that is started on demand. Calls may run in parallel.
+
+    The task group must outlive the connection, because a task in it holds the conversation open.
+    """
 
     def __init__(
         self, name: str, describe: Describe, group: TaskGroup, *, limits: ConnectionLimits, clean: Clean
@@ -216,7 +219,7 @@ class ServerConnection:
         return life.listing
 
     async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """A request that is no call of a tool, to a server that is started for it. Raises `ToolFailed`."""
+        """Send a request other than a tool call, starting the server if needed. Raises `ToolFailed`."""
         life = await self._get_life(_ignore)
         assert life.conversation is not None, "a life that is ready has a conversation"
         try:
@@ -230,7 +233,7 @@ class ServerConnection:
             raise ToolFailed(f"MCP server {self.name!r} ended before it answered: {error}") from error
 
     async def call(self, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
-        """One call of a tool as it was accepted. Raises `ToolFailed`, with a sentence that a model can use."""
+        """Call a tool, if it is still as accepted. Raises `ToolFailed` with a message for the model."""
         limit = self._limits.call_timeout_seconds
         limit = limit if context.timeout_seconds is None else min(limit, context.timeout_seconds)
         life = await self._get_life(context.emit)
@@ -239,7 +242,7 @@ class ServerConnection:
             with anyio.fail_after(limit):
                 reply = await self._ask(life, info, arguments=arguments, context=context, on_progress=progress.append)
         except TimeoutError as error:
-            # Ended, so that what took too long does not continue behind our back.
+            # End the server, so that the slow call does not continue after its result was recorded.
             await self._end(life)
             raise ToolFailed(
                 f"The tool did not answer within {limit:g} s; MCP server {self.name!r} was ended", code="timeout"
@@ -250,7 +253,7 @@ class ServerConnection:
             context.emit(self._report("ended", message))
             raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
         except anyio.get_cancelled_exc_class():
-            # A caller that stops a turn stops what it had under way; the next call starts the server again.
+            # A canceled turn must not leave its call running; the next call starts the server again.
             context.keep_partial(self._clean("\n".join(progress)))
             await self._drop(life)
             raise
@@ -259,7 +262,7 @@ class ServerConnection:
 
     @property
     def is_given_up(self) -> bool:
-        """It ended too often to be started again."""
+        """True if the server failed too often to be started again."""
         return self._failures >= MAX_FAILURES
 
     async def _ask(
@@ -298,7 +301,7 @@ class ServerConnection:
             return self._life
 
     async def _wait_for_turn(self) -> None:
-        """Longer from failure to failure, so that a server that cannot live does not keep the machine busy."""
+        """Wait with exponential backoff, so that a server that keeps crashing does not keep the machine busy."""
         if self.is_given_up:
             raise ToolFailed(
                 f"MCP server {self.name!r} ended {self._failures} times in a row and is not started again in this run",
@@ -316,7 +319,7 @@ class ServerConnection:
                 if life.conversation is not None:
                     return life
         except anyio.get_cancelled_exc_class():
-            # No caller has it yet that could end it later.
+            # It has no owner yet that could end it later.
             await life.end()
             raise
         if not life.ready.is_set():
@@ -325,12 +328,12 @@ class ServerConnection:
         raise ToolFailed(f"MCP server {self.name!r} does not start: {life.problem}", code="not_started")
 
     async def _list_tools(self, conversation: Conversation) -> Listing:
-        """Check the schemas of a server off the event loop: they are its own words, and may be many."""
+        """List the tools. Their schemas are untrusted and may be large, so they are checked in a thread."""
         offered = await conversation.list_tools()
         return await run_sync(partial(build_listing, self.name, offered, clean=self._clean))
 
     async def _keep(self, life: _Life, open_conversation: OpenConversation) -> None:
-        """Opens the conversation and holds it until it is ended: the SDK wants both from the same task."""
+        """Hold the conversation open in one task, because the SDK must open and close it in the same task."""
         target: Target | None = None
         try:
             with life.scope:
@@ -350,7 +353,7 @@ class ServerConnection:
             life.ready.set()
 
     async def _end(self, life: _Life) -> None:
-        """Counts as a failure: a caller waited for an answer and got none."""
+        """End the server and count a failure, because a caller did not get a response."""
         await self._drop(life)
         if life.is_counted:
             return
@@ -365,7 +368,7 @@ class ServerConnection:
             self._life = None
 
     def _check_unchanged(self, info: ToolInfo, listing: Listing, emit: Callable[[Payload], None]) -> None:
-        """A tool that is no longer what the user accepted is not called, whatever it is now."""
+        """Raise `ToolFailed` for a tool that is no longer as the user accepted it."""
         found = [tool for tool in listing.tools if tool.name == info.name]
         differences = compare_listings([info], found)
         if not differences:
@@ -381,10 +384,10 @@ class ServerConnection:
 
 
 def load_sdk() -> OpenConversation:
-    """Raises `UsageError` where the SDK is not installed."""
+    """Import the adapter of the SDK. Raises `UsageError` if the SDK is not installed."""
     check_sdk()
     module = importlib.import_module("metier.tools.mcp.sdk_session")
-    return cast("OpenConversation", module.open_conversation)  # the seam that module is there for
+    return cast("OpenConversation", module.open_conversation)  # its signature is checked where it is defined
 
 
 def check_sdk() -> None:
@@ -397,14 +400,14 @@ def _ignore(_payload: Payload) -> None:
 
 
 def _describe_failure(error: BaseException) -> str:
-    """The first cause in a group of them; a failed start usually has one."""
+    """Describe the first cause in nested exception groups; a failed start usually has only one."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return str(error) or type(error).__name__
 
 
 class McpTool(Struct, frozen=True):
-    """A tool of a server. What it is called with was approved; what it answers is untrusted text."""
+    """A tool of a server. Its result is untrusted text."""
 
     info: ToolInfo
     connection: ServerConnection
@@ -418,7 +421,7 @@ class McpTool(Struct, frozen=True):
 
 
 class KnownTool(Struct, frozen=True):
-    """A tool that is known and cannot be called here, because nothing is started."""
+    """A known tool that cannot be called, because the server is not started here."""
 
     info: ToolInfo
 
@@ -433,19 +436,19 @@ class ServerPlace(Struct, frozen=True, kw_only=True):
     workspace: Path
     environ: Mapping[str, str]
     logs: Path | None
-    """A folder for what servers write on their error stream."""
+    """Folder for the error streams of servers."""
     options: McpOptions
     clean: Clean
     confinement: Confinement | None = None
     """Sandbox of a server process; None if it runs like the user's own programs."""
     writable: tuple[Path, ...] = ()
-    """Folders that confined programs write to, the workspace first, all resolved."""
+    """Folders that confined programs can write, the workspace first, all resolved."""
     accepted_code: str | None = None
-    """The hash of its files that was accepted; None where it is not compared."""
+    """The accepted hash of the server's files; None if it is not compared."""
 
 
 def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
-    """Whom to talk to, with variables put in. Raises `ConfigError` where one is missing, or its files changed."""
+    """Build the endpoint with variables expanded. Raises `ConfigError` if one is missing or the files changed."""
     expanded = expand_server(server, place.environ)
     writable = place.writable or (place.workspace.resolve(),)
     code = get_server_code(expanded, place.environ, writable=writable)
@@ -463,7 +466,7 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
 
 
 def get_server_code(server: ServerDefinition, environ: Mapping[str, str], *, writable: Sequence[Path]) -> ProgramCode:
-    """`server` with its variables put in; the first of `writable` is the workspace, all of them resolved."""
+    """Return the server's code in `writable`, whose first folder is the workspace. `server` has expanded variables."""
     if not server.command:
         return ProgramCode()
     return get_program_code(_build_line(server, writable[0], {**environ, **server.env}), writable=writable)
@@ -479,7 +482,7 @@ def _build_command(
 ) -> Command:
     environment = {
         **build_environment(place.environ),
-        # Bytecode beside its modules would change the bytes that were accepted.
+        # Bytecode files would change the accepted hash.
         **({"PYTHONDONTWRITEBYTECODE": "1"} if code.roots else {}),
         **server.env,
     }
@@ -492,7 +495,7 @@ def _build_command(
             confinement=confinement,
         )
     if place.accepted_code is not None:
-        # A program that it starts by name must not be one that a confined program wrote.
+        # The server must not find programs or libraries that a confined program wrote.
         environment = drop_writable_paths(environment, writable=writable, but=code.roots)
     program = use_accepted_program(MCP_SERVER, _build_line(server, writable[0], environment))
     if program is None:
@@ -514,9 +517,9 @@ def _check_code(server: ServerDefinition, code: ProgramCode, accepted: str) -> N
 
 
 def _open_for(server: ServerDefinition, place: ServerPlace) -> Confinement | None:
-    """With the program to read: its file, the environment it is installed in, files that its arguments name.
+    """Return the server's sandbox, in which it can read its program, its virtual environment and its argument files.
 
-    A server lives as long as a run, so the limit on processor time, which is meant for one program, does not hold.
+    There is no limit on processor time, which is meant for a single command: a server lives as long as its run.
     """
     if place.confinement is None or place.confinement.level == "none":
         return None
@@ -531,5 +534,5 @@ def _list_program(command: str, place: ServerPlace) -> Iterator[Path]:
         return
     for program in dict.fromkeys((Path(found), Path(found).resolve())):
         prefix = program.parent.parent
-        # Not both: what lies in a folder that is shown cannot be put there once more.
+        # Not both: the program lies in this folder, and a path inside a granted folder must not be granted again.
         yield prefix if (prefix / "pyvenv.cfg").is_file() else program

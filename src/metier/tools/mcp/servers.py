@@ -1,11 +1,10 @@
-"""The servers of the Model Context Protocol: `.agent/mcp.json`, `.mcp.json`, and the user's acceptance of each.
+"""The MCP servers of a workspace: `.agent/mcp.json`, `.mcp.json`, and the user's acceptance of each.
 
     {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]},
                     "docs": {"url": "https://docs.example/mcp", "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"}}}}
 
-A server is a foreign program: the user starts it for the first time, never a folder that was cloned. Its offer at
-that moment is kept in `~/.agent/mcp/<digest>.json` and shown to the model later without starting it. Reads, checks
-and edits; starts nothing.
+A server is a foreign program: a cloned workspace must not start it before the user accepts it. The accepted tools are
+stored in `~/.agent/mcp/<digest>.json` and offered to the model without starting the server. Starts nothing.
 """
 
 import hashlib
@@ -53,16 +52,16 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}", re.ASCII
 
 
 class ServerDefinition(Struct, frozen=True, kw_only=True):
-    """One server as it is written down. Texts may hold `${VARIABLE}` until `expand_server` was asked."""
+    """The definition of a server. Values may contain `${VARIABLE}` before `expand_server`."""
 
     name: str
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: str = ""
-    """Relative to the workspace, which it is when empty."""
+    """Relative to the workspace, which is the default."""
     url: str = ""
-    """A streamable HTTP server; then there is no command."""
+    """Address of a streamable HTTP server, which has no command."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     disabled: bool = False
     file: str = ""
@@ -74,7 +73,7 @@ class ServerDefinition(Struct, frozen=True, kw_only=True):
         return self.url or " ".join((self.command, *self.args))
 
     def digest(self, workspace: Path) -> str:
-        """Changes with everything that decides what is started where. Made before variables are put in."""
+        """Hash everything that determines what is started and where, before variables are expanded."""
         parts = [self.name, self.command, self.args, dict(self.env), self.cwd, self.url, dict(self.headers)]
         return hashlib.sha256(json.dumps([str(workspace), *parts], sort_keys=True).encode()).hexdigest()
 
@@ -91,9 +90,9 @@ def load_mcp_config(file: Path, *, workspace: Path) -> McpConfig:
 
 
 def load_shared_config(file: Path, *, workspace: Path) -> McpConfig:
-    """The same of a file that was written for other programs too: what we cannot use of it is left out with a warning.
+    """Load a file that is shared with other programs: unusable entries are skipped with a warning.
 
-    Raises `ConfigError` where it cannot be read.
+    Raises `ConfigError` if it cannot be read.
     """
     data = _read_file(file, workspace=workspace)
     if data is None:
@@ -103,14 +102,14 @@ def load_shared_config(file: Path, *, workspace: Path) -> McpConfig:
 
 
 def add_servers(own: McpConfig, shared: McpConfig) -> McpConfig:
-    """Both together; of two servers with one name the first counts."""
+    """Combine both; of two servers with the same name, the own one counts."""
     names = {server.name for server in own.servers}
     others = tuple(server for server in shared.servers if server.name not in names)
     return McpConfig((*own.servers, *others), (*own.warnings, *shared.warnings))
 
 
 def _read_file(file: Path, *, workspace: Path) -> bytes | None:
-    if is_absent(file):  # most places have none, and each run asks
+    if is_absent(file):  # a cheap check first: every run looks for these files, and most are missing
         return None
     try:
         within = workspace if file.is_relative_to(workspace) else file.parent
@@ -118,7 +117,7 @@ def _read_file(file: Path, *, workspace: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except IsADirectoryError:
-        return None  # it holds the place of a missing file while a program runs in a sandbox
+        return None  # placeholder for a missing file while a sandboxed program runs
     except OSError as error:
         raise ConfigError(f"The MCP servers '{file}' cannot be read: {error.strerror}") from error
 
@@ -134,7 +133,7 @@ def parse_mcp_config(data: bytes, *, file: str) -> McpConfig:
 
 
 def choose_servers(config: McpConfig, wanted: str | tuple[str, ...]) -> tuple[ServerDefinition, ...]:
-    """Those that are to be used. Raises `ConfigError` for a name that no server has."""
+    """Return the enabled servers that are wanted. Raises `ConfigError` for an unknown name."""
     enabled = tuple(server for server in config.servers if not server.disabled)
     if isinstance(wanted, str):
         return enabled if wanted == "all" else ()
@@ -147,7 +146,7 @@ def choose_servers(config: McpConfig, wanted: str | tuple[str, ...]) -> tuple[Se
 
 
 def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> ServerDefinition:
-    """The definition with its variables put in. Raises `ConfigError` for one that is not set and has no default."""
+    """Return the definition with variables expanded. Raises `ConfigError` for one without a value or default."""
     missing: list[str] = []
 
     def put_in(text: str) -> str:
@@ -291,7 +290,7 @@ def _read_server(entry: Entry, *, file: str) -> ModelReading[ServerDefinition]:
 
 
 def add_server(text: str, name: str, server: Mapping[str, JsonValue], *, replaces: bool = False) -> str:
-    """The text of the file with the server. Raises `UsageError` where there is one of that name and none is wanted."""
+    """Add a server to the text of a file. Raises `UsageError` if the name is taken, unless it may be replaced."""
     root, servers = _read(text)
     if name in servers and not replaces:
         raise UsageError(f"There is an MCP server {name!r} already", hint="Add --replace to put this one in its place")
@@ -300,7 +299,7 @@ def add_server(text: str, name: str, server: Mapping[str, JsonValue], *, replace
 
 
 def remove_server(text: str, name: str) -> str | None:
-    """The text without the server; None where it has none of that name."""
+    """Remove a server from the text of a file; None if there is no such server."""
     root, servers = _read(text)
     if name not in servers:
         return None
@@ -309,7 +308,7 @@ def remove_server(text: str, name: str) -> str | None:
 
 
 def _read(text: str) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
-    """The file was checked before it is changed: it is an object of objects, or empty."""
+    """Parse a file that was validated before: an object of objects, or empty."""
     root = cast("dict[str, JsonValue]", json.loads(text)) if text.strip() else {}
     servers = root.get(ROOT_KEY)
     return root, dict(servers) if isinstance(servers, dict) else {}
@@ -323,7 +322,7 @@ _FOLDER = ".agent/mcp"
 
 
 class Acceptance(Value):
-    """One server of one workspace, as it was accepted."""
+    """The acceptance of one server in one workspace."""
 
     server: str
     workspace: str
@@ -331,14 +330,14 @@ class Acceptance(Value):
     accepted_at: AwareDatetime
     tools: tuple[ToolInfo, ...]
     code: str = ""
-    """The hash of the files in the workspace that it is started from; empty where there are none."""
+    """The hash of the server's files in the workspace; empty if there are none."""
 
 
 _ACCEPTANCE: TypeAdapter[Acceptance] = TypeAdapter(Acceptance)
 
 
 class AcceptedServers:
-    """The servers that were accepted for one workspace. Bound to the bytes of the definition: a changed one is new."""
+    """The accepted servers of one workspace. An acceptance is bound to the definition: a change requires a new one."""
 
     def __init__(self, home: Path, workspace: Path) -> None:
         self._folder = home / _FOLDER
@@ -354,7 +353,7 @@ class AcceptedServers:
     def accept(
         self, server: ServerDefinition, tools: tuple[ToolInfo, ...], *, now: datetime, code: str = ""
     ) -> Acceptance:
-        """Raises `OSError` where it cannot be written down."""
+        """Record the acceptance of a server. Raises `OSError` if it cannot be written."""
         acceptance = Acceptance(
             server=server.name,
             workspace=str(self._workspace),
@@ -368,7 +367,7 @@ class AcceptedServers:
         return acceptance
 
     def forget(self, server: ServerDefinition) -> bool:
-        """False when it was not accepted."""
+        """Remove an acceptance. Returns False if there was none."""
         try:
             self._path(server).unlink()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Bounded output: the beginning and the end of a stream of any length. Bytes in, text out."""
+"""Bounded output: the start and the end of a stream of any length."""
 
 from typing import BinaryIO
 
@@ -24,10 +24,10 @@ class Output(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """UTF-8, with `\ufffd` for what is not; a line in the middle says how much was dropped."""
+        """The output as UTF-8, with `\ufffd` for invalid bytes, and a line in the middle if bytes were dropped."""
         if not self.is_truncated:
             return (self.head + self.tail).decode("utf-8", "replace")
-        # A cut through a character would add a replacement that the stream never had.
+        # A character that was split by the truncation must not become a replacement character.
         head = (
             self.head.decode("utf-8", "ignore") if _cuts_character(self.head) else self.head.decode("utf-8", "replace")
         )
@@ -35,13 +35,13 @@ class Output(Struct, frozen=True, kw_only=True):
         return f"{head}\n… {self.dropped_bytes} bytes dropped …\n{tail}"
 
     def last(self, count: int) -> str:
-        """The last bytes as text."""
+        """Return the last bytes as text."""
         kept = (self.head + self.tail)[-count:] if not self.is_truncated else self.tail[-count:]
         return kept[_continuation_bytes(kept) :].decode("utf-8", "replace")
 
 
 def render_streams(stdout: Output, stderr: Output) -> str:
-    """Standard output, then standard error under a label."""
+    """Join standard output and standard error, the latter under a label."""
     parts = [stdout.text]
     if stderr.total_bytes:
         parts += [_STDERR_LABEL, stderr.text]
@@ -73,7 +73,7 @@ class Capture:
             self._head += chunk[:room]
             chunk = chunk[room:]
         self._tail += chunk
-        # Cut rarely: moving the tail for every chunk would make a flood cost its length times the limit.
+        # Truncate rarely: moving the tail for every chunk would cost the stream's length times the limit.
         if len(self._tail) > 2 * self._tail_bytes + 65_536:
             self._cut_tail()
 

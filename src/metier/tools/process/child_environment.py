@@ -1,7 +1,4 @@
-"""The environment variables and the Python of a child process.
-
-The variables are built from a list, never by removing some.
-"""
+"""The environment variables and the Python of a child process. Variables are passed by an allowlist."""
 
 import os
 import sys
@@ -14,7 +11,7 @@ from metier.telemetry.otel.trace_context import VARIABLE
 
 
 def base_interpreter() -> str:
-    """The Python that this virtual environment was made from."""
+    """Return the Python that this virtual environment was created from."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -24,7 +21,7 @@ ORDINARY = (
     "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "PATHEXT", "WINDIR", "USERPROFILE", "APPDATA",
     "LOCALAPPDATA", "PROGRAMDATA",
 )  # fmt: skip
-"""Variables that every program may see: locations and locale; none of them is a credential."""
+"""Variables that every program receives: locations and locale, no credentials."""
 
 INDEX = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_*", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX",
@@ -33,7 +30,7 @@ INDEX = (
     "UV_KEYRING_PROVIDER", "XDG_CACHE_HOME", "XDG_DATA_HOME", "NETRC", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY",
     "http_proxy", "https_proxy", "all_proxy",
 )  # fmt: skip
-"""Variables that `uv` needs to reach its package index. They may hold credentials, so a script never sees them."""
+"""Variables that `uv` needs for its package index. They may contain credentials, so no script receives them."""
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
@@ -41,16 +38,16 @@ OWN_SECRETS = (
     "AGENT_*", "METIER_*", "ANTHROPIC_*", "OPENAI_*", "GEMINI_*", "GOOGLE_API_KEY", "DATABASE_URL", "STATE_STORE_*",
     "CELERY_*",
 )  # fmt: skip
-"""The agent's own: never passed because of a wildcard. A skill that needs one must name it, where a user sees it."""
+"""The agent's own secrets, which no wildcard matches. A skill that needs one must name it, so that the user sees it."""
 
 MIN_PREFIX = 3
-"""A pattern like `*` or `A*` would pass variables that the author did not think of; it matches nothing."""
+"""Minimum letters before a wildcard. Shorter patterns such as `*` or `A*` would pass too much; they match nothing."""
 
 
 def build_environment(base: Mapping[str, str], allow: Iterable[str] = ()) -> dict[str, str]:
-    """The ordinary variables of `base`, and those that `allow` names (`KALSHI_API_KEY`, `KALSHI_*`).
+    """Return the ordinary variables of `base`, and those that `allow` names (`KALSHI_API_KEY`, `KALSHI_*`).
 
-    PATH is there always and has absolute folders only: a relative one would find programs wherever a child runs.
+    PATH is always set and has only absolute folders: a relative one would mean the folder in which a child runs.
     """
     patterns = tuple(allow)
     passed = {name: value for name, value in base.items() if _matches(name, ORDINARY) or is_allowed(name, patterns)}
@@ -60,12 +57,12 @@ def build_environment(base: Mapping[str, str], allow: Iterable[str] = ()) -> dic
 
 
 def build_index_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """For `uv` alone, while it fetches the dependencies of a script."""
+    """Build the environment of `uv` while it fetches the dependencies of a script."""
     return {name: value for name, value in base.items() if _matches(name, (*ORDINARY, *INDEX))}
 
 
 def is_allowed(name: str, patterns: Iterable[str]) -> bool:
-    """An exact name always counts; a wildcard needs three letters in front and spares the agent's own secrets."""
+    """Return True if a pattern names the variable, exactly or by a wildcard that is not too wide."""
     return any(_allows(pattern, name) for pattern in patterns)
 
 
@@ -90,5 +87,5 @@ def _has_password(url: str) -> bool:
 
 
 def name_trace(trace_parent: str) -> dict[str, str]:
-    """The step that a process works for, as the variable that OpenTelemetry reads; nothing where traces are off."""
+    """Return the variable from which OpenTelemetry reads the parent span; empty if tracing is off."""
     return {VARIABLE: trace_parent} if trace_parent else {}

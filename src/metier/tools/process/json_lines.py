@@ -1,7 +1,7 @@
 """A Python child process that exchanges JSON lines with the agent.
 
-The code of others runs in one: the toolsets of a skill, its `impl.py`, the check functions of an eval. The agent sends
-one line and reads one line; what the child prints goes to its log. `json_lines_worker` is the child's side.
+Foreign code runs in such a process: a skill's toolsets, its `impl.py`, the check functions of an eval. The agent sends
+a line and reads a line; the child's other output goes to its log. `json_lines_worker` is the child's side.
 """
 
 import json
@@ -24,11 +24,11 @@ MAX_LINE_BYTES = 1_048_576
 _MAX_LOG_BYTES = 65_536
 _LOG_TAIL_BYTES = 500
 _DRAIN_SECONDS = 1.0
-"""Time to read the last output of an ended child: another process may hold the stream."""
+"""Time to read the last output of an ended child. Another process may keep the stream open."""
 
 type Line = dict[str, JsonValue]
 type Respond = Callable[[Line], Awaitable[Line | None]]
-"""Answers a line of the child that is a question; None if it is the reply."""
+"""Answers a question of the child; returns None if the line is the reply."""
 
 
 class ChildModule(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class ChildModule(Struct, frozen=True, kw_only=True):
 
     module: str
     subject: str
-    """Names it in messages: "The toolset"."""
+    """Its name in messages, such as "The toolset"."""
     folder: Path
     environment: Mapping[str, str]
     confinement: Confinement = field(default_factory=Confinement)
@@ -83,10 +83,10 @@ class JsonLinesChild:
         respond: Respond | None = None,
         ends: bool = False,
     ) -> Line:
-        """Send a request and return its reply. `ends`: the child exits after the reply, and its exit is awaited.
+        """Send a request and return its reply. `ends`: wait for the child to exit after the reply.
 
-        Raises `ToolFailed`, with the code `timeout` or `execution_failed`. The state of the child is unknown then, as
-        it is after a cancellation: close it.
+        Raises `ToolFailed`, with the code `timeout` or `execution_failed`. After that, and after cancellation, the
+        child's state is unknown: close it.
         """
         self._log = Capture(_MAX_LOG_BYTES)
         try:
@@ -97,7 +97,7 @@ class JsonLinesChild:
             raise ToolFailed(self._with_log(message), code="timeout") from error
 
     async def read_partial_log(self) -> str:
-        """End the child, and return what it has printed since the last request."""
+        """End the child, and return its log since the last request."""
         with anyio.move_on_after(_DRAIN_SECONDS, shield=True):
             await self._tree.stop()
             await self._read_log()
@@ -108,7 +108,7 @@ class JsonLinesChild:
         ended: _ChildEnded | None = None
         with unwrapped():
             async with anyio.create_task_group() as reader:
-                # Read while waiting: a child whose log fills the pipe would never answer.
+                # Read the log while waiting: a child that has filled the pipe would block and never reply.
                 reader.start_soon(self._read_log)
                 try:
                     reply = await self._converse(request, respond)
@@ -118,7 +118,7 @@ class JsonLinesChild:
                     reader.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
                 else:
                     if ends:
-                        # Its supervisor notes the end on disk, which the next driver reads after a crash.
+                        # The supervisor writes the end to disk. After a crash, the run's next owner reads it there.
                         with anyio.move_on_after(_DRAIN_SECONDS):
                             await self._tree.wait()
                     reader.cancel_scope.cancel()

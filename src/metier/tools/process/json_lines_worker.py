@@ -1,4 +1,4 @@
-"""The child's side of `json_lines`. Standard library only: it is imported before every call of an `impl.py`."""
+"""The child's side of `json_lines`. Standard library only, because it is imported for every call of an `impl.py`."""
 
 import hashlib
 import os
@@ -12,15 +12,15 @@ from typing import BinaryIO, cast
 def take_streams() -> tuple[BinaryIO, BinaryIO]:
     """Return the streams for requests and replies.
 
-    The code that is called finds an empty standard input, and its standard output goes to the log: what it prints must
-    not be read as a reply.
+    The called code gets an empty standard input, and its standard output goes to the log, so that nothing it prints is
+    read as a reply.
     """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    # A process that is killed must not take its printed lines with it.
+    # Without line buffering, a killed process would lose the lines that it has printed.
     cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # the interpreter's own stream
     return requests, replies
 

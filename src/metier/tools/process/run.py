@@ -1,7 +1,7 @@
-"""Run a program so that nothing of it is left: time limit, whole-tree kill, bounded output. No policy, no shell.
+"""Run a program with a time limit and bounded output, and kill its whole process tree. No policy, no shell.
 
-A supervisor removes its scratch folder, also when the agent dies. If it is killed too, the folder stays and no
-process holds its lock any more: by that the next start finds and removes it.
+The supervisor removes the program's scratch folder, even if the agent dies. If the supervisor is killed too, the folder
+stays without a lock; `clear_scratch` finds and removes it later.
 """
 
 import errno
@@ -40,23 +40,23 @@ from metier.tools.process.spool import hold
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 TREE_VARIABLE = "METIER_PROCESS_TREE"
-"""Marks every process of one tree, so that they can be found even if the supervisor itself was killed."""
+"""Marks every process of a tree, so that all can be found even if the supervisor was killed."""
 
 _CHUNK_BYTES = 65_536
 _CROWDED = 2
-"""The supervisor's message about too many processes."""
+"""The supervisor's code for too many processes."""
 _STOP_SECONDS = 15.0
-"""Time that a supervisor may take to end everything; it gives up on unkillable processes after ten seconds."""
+"""Time for the supervisor to end everything; it gives up on unkillable processes after ten seconds."""
 _LAST_WORDS_SECONDS = 2.0
-"""Time to read on after every process is dead; only a stream passed to another process stays open longer."""
+"""Time to keep reading after all processes have ended. Only a stream passed to another process stays open longer."""
 _REST_SECONDS = 0.25
-"""The same after an interruption, for each stream: the user waits."""
+"""The same per stream after an interruption. It is shorter because the user is waiting."""
 
 
 class ProcessLimits(Struct, frozen=True, kw_only=True):
     timeout_seconds: float = 60
     grace_seconds: float = 0.5
-    """Between the request to end and the kill."""
+    """Time between SIGTERM and SIGKILL."""
     max_stdout_bytes: int = 1_048_576
     max_stderr_bytes: int = 65_536
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -64,17 +64,17 @@ class ProcessLimits(Struct, frozen=True, kw_only=True):
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """The end of a process, with the processes that could not be killed."""
+    """The end of a program, with the number of processes that could not be killed."""
 
     exit_code: int | None
     """None when a signal ended it, or when it was stopped."""
     signal: int | None = None
     left: int = 0
-    """Processes that would not die (stuck in the kernel); 0 in every ordinary case."""
+    """Processes that could not be killed because they are stuck in the kernel; normally 0."""
     problem: str = ""
-    """Why it did not start."""
+    """The reason why it did not start."""
     crowded: bool = False
-    """It was killed because it had more processes than it may."""
+    """It was killed because it had too many processes."""
     moved: tuple[str, ...] = ()
     """New locations of the protected paths that it created."""
 
@@ -98,11 +98,11 @@ class Command(Struct, frozen=True, kw_only=True):
     folder: Path
     environment: Mapping[str, str]
     spool: Path | None = None
-    """File in which the supervisor records start and end, for the next driver after a crash; see `spool.py`."""
+    """File in which the supervisor records start and end, for recovery after a crash; see `spool.py`."""
     confinement: Confinement | None = field(default_factory=Confinement)
     """Sandbox and resource limits of the program; None only for programs of the launcher."""
     program: Program | None = None
-    """The launcher's program that this command starts, if nothing encloses it."""
+    """The launcher's program that this command starts, if it runs outside every sandbox."""
 
     def __post_init__(self) -> None:
         if self.confinement is None and self.program is None:
@@ -129,11 +129,11 @@ async def run_process(
     keep_partial: Callable[[Output, Output], None] | None = None,
     show: ShowOutput | None = None,
 ) -> Outcome:
-    """Run to the end, to the time limit or to cancellation; in each case every process it started is gone.
+    """Run a program to its end, time limit or cancellation. All processes that it started are gone afterwards.
 
-    `spill` receives all of standard output, also what the outcome leaves out; the program reads `stdin`, as much of it
-    as it wants. `keep_partial` receives standard output and standard error of a program that cancellation ended.
-    Raises `ToolFailed` when the program cannot be started.
+    `spill` receives all of standard output, including the part that the outcome drops. The program may read `stdin`.
+    `keep_partial` receives standard output and standard error if cancellation ended the program. Raises `ToolFailed` if
+    the program cannot be started.
     """
     limits = limits or ProcessLimits()
     started = time.monotonic()
@@ -209,7 +209,7 @@ def describe_moved(places: Sequence[str]) -> str:
 
 
 class ProcessTree:
-    """A running program with everything it starts. Leaving the `async with` block ends all of it."""
+    """A running program with all processes that it started. Leaving the `async with` block ends them."""
 
     def __init__(self, process: Process, *, control: int, status: int, mark: str, record: str = "") -> None:
         self._process = process
@@ -221,7 +221,7 @@ class ProcessTree:
 
     @classmethod
     async def start(cls, command: Command, limits: ProcessLimits, *, with_stdin: bool = False) -> Self:
-        """Raises `ToolFailed` when the folder is missing; a missing program is the `problem` of its end."""
+        """Start a program. Raises `ToolFailed` if its folder is missing; if the program is, `Ended.problem` says so."""
         mark = secrets.token_hex(8)
         environment = {**command.environment, TREE_VARIABLE: mark}
         stdin = subprocess.PIPE if with_stdin else subprocess.DEVNULL
@@ -251,7 +251,7 @@ class ProcessTree:
         orders = [str(their_control), str(their_status), str(environ)]
         orders += [str(limits.grace_seconds), _render_limits(command, limits)]
         orders += [spool, str(lock), *_render_launch(command, launch), record, str(watch)]
-        # Its environment is not the command's: the supervisor and the sandbox start outside of it.
+        # Not the command's environment: its LD_PRELOAD must not affect the supervisor, which runs outside the sandbox.
         start = (base_interpreter(), "-I", "-S", str(SUPERVISOR))
         supervisor = use_own_program(launcher.SUPERVISOR, *start, environment={TREE_VARIABLE: launch.mark})
         try:
@@ -288,14 +288,14 @@ class ProcessTree:
         return _opened(self._process.stderr)
 
     async def wait(self) -> Ended:
-        """Until the program ended and everything it left behind is dead."""
+        """Wait until the program and all processes that it started have ended."""
         code = await self._process.wait()
         if self._ended is None:
             self._ended = await self._read_status(code)
         return self._ended
 
     async def stop(self) -> None:
-        """End everything now; not interrupted by cancellation, because a half-stopped tree is a leak."""
+        """End all processes now. Shielded from cancellation, because a half-stopped tree would leak processes."""
         with anyio.CancelScope(shield=True):
             if sys.platform == "win32":
                 if self._process.returncode is None:
@@ -306,7 +306,7 @@ class ProcessTree:
             with anyio.move_on_after(_STOP_SECONDS):
                 await self.wait()
                 return
-            # The supervisor itself does not answer: end it, and find its processes by their mark.
+            # The supervisor does not react: kill it, and find its processes by their mark.
             self._signal_supervisor(signal.SIGKILL)
             await self.wait()
 
@@ -316,11 +316,11 @@ class ProcessTree:
         os.close(self._control)
         self._control = -1
         if self._process.returncode is None:
-            # A program may have frozen its supervisor to outlive its time.
+            # A program may have stopped its supervisor with SIGSTOP to outlive its time limit.
             self._signal_supervisor(signal.SIGCONT)
 
     def _signal_supervisor(self, number: int) -> None:
-        # Not by the process object: it would look for the exit status first, and take it from the event loop.
+        # `Popen.send_signal` would poll first, and so take the exit status away from the event loop.
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, number)
 
@@ -360,7 +360,7 @@ class ProcessTree:
 
 
 async def _prepare(command: Command, mark: str) -> Launch:
-    """Looking for what must be closed reads the workspace, which may take a moment."""
+    """Prepare the launch in a thread, because finding the protected paths scans the workspace."""
     confinement = command.confinement
     if confinement is None or confinement.level == "none":
         return Launch(mark=mark, scratch=locate_scratch(mark))
@@ -373,7 +373,7 @@ def _get_taskkill() -> str:
 
 @contextmanager
 def _open_environ(environment: Mapping[str, str]) -> Generator[int]:
-    """A descriptor to read the command's environment from: arguments would show its keys to every user."""
+    """Open a file with the command's environment. Passed as arguments, its secrets would be visible to every user."""
     items = [f"{name}={value}" for name, value in environment.items()]
     if any("\0" in item for item in items):
         raise OSError(errno.EINVAL, "A variable of its environment holds a zero byte")
@@ -400,7 +400,7 @@ def _render_launch(command: Command, launch: Launch) -> list[str]:
 
 
 def _record_launch(launch: Launch) -> tuple[int, str]:
-    """The descriptor that locks the record of a confined program, and its path; -1 and nothing if it needs none."""
+    """Record a confined launch. Returns the locking descriptor and the record's path; -1 and "" if it needs none."""
     if not launch.absent:
         return -1, ""
     quarantine = str(launch.quarantine or "")
@@ -427,14 +427,14 @@ async def _collect(stream: ByteReceiveStream, capture: Capture, show: Callable[[
 
 
 async def _feed(stream: ByteSendStream, data: bytes) -> None:
-    """A program that does not read its input, or ends before it has, is not disturbed by that."""
+    """Write the standard input. A program may end without reading all of it."""
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         await stream.send(data)
         await stream.aclose()
 
 
 async def _kill_marked(mark: str) -> int:
-    """After the supervisor was killed: kill its processes, found by their mark. Returns how many remain after 3 s."""
+    """Kill the processes of a dead supervisor by their mark. Returns the number that remain after three seconds."""
     with anyio.move_on_after(3):
         while marked := list_marked(mark):
             for process in marked:
@@ -447,7 +447,7 @@ async def _kill_marked(mark: str) -> int:
 
 
 def list_marked(mark: str) -> list[int]:
-    """The processes of one tree, as far as they keep the variable that marks it."""
+    """List the processes of a tree that still have its variable in their environment."""
     wanted = f"{TREE_VARIABLE}={mark}".encode()
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -470,7 +470,7 @@ YOUNG_SECONDS = 60
 
 
 def clear_scratch() -> int:
-    """The number of scratch folders that were removed. What cannot be removed is left alone, and found again."""
+    """Remove abandoned scratch folders and return their number. Those that can't be removed are left for later."""
     return sum(_clear(Path(tempfile.gettempdir()) / name) for name in _list_scratch())
 
 
@@ -482,14 +482,14 @@ def _list_scratch() -> list[str]:
 
 
 def _clear(folder: Path) -> bool:
-    """Only one of this user that no process holds."""
+    """Remove a scratch folder if it belongs to this user and no process has locked it."""
     import fcntl  # noqa: PLC0415  not on every platform
 
     found = _NAME.fullmatch(folder.name)
     assert found is not None, "listed by this pattern"
     try:
         state = folder.lstat()
-        # A supervisor needs a moment between making its folder and locking it.
+        # A supervisor takes a moment between creating and locking its folder, so young folders are left alone.
         is_own = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
         if not is_own or time.time() - state.st_mtime < YOUNG_SECONDS:
             return False

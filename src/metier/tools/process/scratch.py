@@ -1,7 +1,7 @@
 """The scratch folder of a program: created before it starts, removed after it ended.
 
-Imported by `supervisor.py`, which runs without site packages: standard library only. Everything is removed by system
-calls on directory descriptors. A program found on PATH could be one that the confined program wrote.
+Standard library only, because `supervisor.py` imports it and runs without site packages. Files are removed by system
+calls on folder descriptors and not by `rm`, which PATH could resolve to a file that the confined program wrote.
 """
 
 import os
@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 def make_scratch(scratch: str, level: str) -> int:
-    """The descriptor of the folder, whose lock says that it is in use."""
+    """Create the folder and return its descriptor, whose lock marks the folder as in use."""
     import fcntl  # noqa: PLC0415  not on every platform
 
     os.mkdir(scratch, 0o700)  # noqa: PTH102  pathlib is not worth its import here
@@ -21,10 +21,10 @@ def make_scratch(scratch: str, level: str) -> int:
 
 
 def remove_tree(path: str) -> None:
-    """By system calls on descriptors: no depth, mode or link of a hostile tree stops it or leads it elsewhere.
+    """Remove a hostile tree by system calls on descriptors, whatever its depth, modes and links.
 
-    Every folder is first moved beside the others in a folder of ours, so that none is deeper than one level. Raises
-    `OSError` where a process that would not die continues writing; what is left is found at the next start.
+    Every folder is first moved to the top of a folder of ours, so that no path gets too long. Raises `OSError` if a
+    process that can't be killed keeps writing; `clear_scratch` finds the rest later.
     """
     try:
         os.rmdir(path)  # noqa: PTH106
@@ -37,7 +37,7 @@ def remove_full_tree(path: str) -> None:
     os.makedirs(aside, 0o700, exist_ok=True)  # noqa: PTH103
     top = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     device, number = os.fstat(top).st_dev, 0
-    with suppress(FileNotFoundError):  # it was moved already where an earlier attempt was cut short
+    with suppress(FileNotFoundError):  # an interrupted attempt has already moved it
         make_own(path)
         os.rename(path, "0", dst_dir_fd=top)
     while names := os.listdir(top):  # noqa: PTH208
@@ -48,7 +48,7 @@ def remove_full_tree(path: str) -> None:
 
 
 def empty_folder(top: int, name: str, *, device: int, number: int) -> int:
-    """Remove the files of a folder, move its folders up to `top`, remove it. The last number that was given away."""
+    """Remove a folder's files, move its folders to `top`, and remove it. Returns the last number used for a name."""
     folder = open_own(name, top)
     for entry in os.listdir(folder) if os.fstat(folder).st_dev == device else ():  # noqa: PTH208
         try:
@@ -63,7 +63,7 @@ def empty_folder(top: int, name: str, *, device: int, number: int) -> int:
 
 
 def make_own(path: str) -> None:
-    """A folder without the right to write cannot be moved by its owner."""
+    """Make a folder writable, because without that right even its owner can't move it."""
     parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
     try:
         os.close(open_own(os.path.basename(path), parent))  # noqa: PTH119
@@ -72,7 +72,7 @@ def make_own(path: str) -> None:
 
 
 def open_own(name: str, parent: int) -> int:
-    """A folder that may be listed and emptied, whatever its mode was; a link is refused."""
+    """Open a folder for listing and emptying, whatever its mode. Fails for a link."""
     found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{found}", 0o700)  # noqa: PTH101

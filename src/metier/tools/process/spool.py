@@ -1,7 +1,7 @@
-"""Notes of a child process's wrapper on disk: its start and its end. Written by `supervisor.py`.
+"""Notes on disk about the start and the end of a step's process, written by `supervisor.py`.
 
-A lock beside the notes is held from before the wrapper exists until it has ended, whatever becomes of the agent: who
-has waited for it reads notes that will not change any more.
+A lock next to the notes is held from before the supervisor starts until it has ended, even if the agent dies. After
+waiting for the lock, a reader can rely on the notes not changing anymore.
 """
 
 import errno
@@ -18,14 +18,14 @@ from metier.tools.base import STARTED
 
 if sys.platform == "win32":
 
-    def _lock(descriptor: int) -> bool:  # noqa: ARG001  there are no wrappers here, and nothing to wait for
+    def _lock(descriptor: int) -> bool:  # noqa: ARG001  without supervisors, there is nothing to wait for
         return True
 
 else:
     import fcntl
 
     def _lock(descriptor: int) -> bool:
-        """Take the lock if it is free. It goes with the last copy of the descriptor, inherited ones included."""
+        """Take the lock if it is free. Closing the last copy of the descriptor, even an inherited one, releases it."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -35,11 +35,11 @@ else:
 
 ENDED, LOCK = ".ended", ".lock"
 LOST = ".lost"
-"""Marks a step that was started in entries which the journal has lost: it is asked about when it comes up again."""
+"""Suffix for a step that was started according to lost journal entries. The user is asked before it runs again."""
 IDENTITY = "identity"
-"""The file in a spool folder that tells it from every other one."""
+"""The file with the unique ID of a spool folder."""
 WAIT_SECONDS = 20.0
-"""A wrapper whose agent died ends everything within half of this."""
+"""A supervisor needs at most half of this to end everything after its agent died."""
 _RETRY_SECONDS = 0.01
 
 
@@ -49,11 +49,11 @@ class SpoolNote(Struct, frozen=True):
     exit_code: int | None = None
     """None when a signal ended it."""
     stopped: bool = False
-    """It was killed because the agent wanted so, or died."""
+    """It was killed because the agent stopped it or died."""
 
 
 def read_spool(path: Path) -> SpoolNote:
-    """`path` is the name that the wrapper was given; its two files are next to it."""
+    """Read the notes of a supervisor. `path` is its SPOOL argument, without the suffixes."""
     if not path.with_name(path.name + STARTED).exists():
         return SpoolNote()
     try:
@@ -65,13 +65,13 @@ def read_spool(path: Path) -> SpoolNote:
 
 
 def is_lost(path: Path) -> bool:
-    """Was this attempt started in entries that the journal has lost?"""
-    # Before every step, so without building a path: that costs more than looking.
+    """Return True if this attempt was started according to lost journal entries."""
+    # Called before every step: building a `Path` would cost more than the check.
     return os.path.exists(f"{path}{LOST}")  # noqa: PTH110
 
 
 def get_identity(folder: Path) -> str:
-    """The identity of a spool folder; empty where it has none."""
+    """Return the ID of a spool folder; empty if it has none."""
     try:
         return (folder / IDENTITY).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -79,15 +79,14 @@ def get_identity(folder: Path) -> str:
 
 
 def take_identity(folder: Path) -> str:
-    """The identity of a spool folder, made when it is missing.
+    """Return the ID of a spool folder, and create it if it is missing.
 
-    Not synced: a power cut that takes it away leaves a folder that counts as another one, and that only costs a
-    question.
+    It is not synced to disk: if a power cut loses it, the folder counts as another one, which only costs a question.
     """
     if found := get_identity(folder):
         return found
     made = secrets.token_hex(16)
-    # One name for all: the next attempt replaces what a kill left.
+    # A fixed name, so that the next attempt replaces the file of a killed one.
     part = folder / f".{IDENTITY}.part"
     part.write_text(made, encoding="ascii")
     part.replace(folder / IDENTITY)
@@ -95,18 +94,18 @@ def take_identity(folder: Path) -> str:
 
 
 def note_start(path: Path) -> None:
-    """Write down, synced, that an effect without a wrapper begins now."""
+    """Record on disk that an effect without a supervisor starts now."""
     descriptor = os.open(path.with_name(path.name + STARTED), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    # The name is on disk only when the folder is: without it a power cut leaves an effect that nothing tells of.
+    # The new name is on disk only after syncing the folder. Otherwise a power cut could hide that the effect started.
     sync_folder(path.parent)
 
 
 def hold(path: Path) -> int:
-    """Take the lock and return its descriptor, for the wrapper to inherit. Raises `OSError` when a wrapper has it."""
+    """Take the lock and return its descriptor, which the supervisor inherits. Raises `OSError` if it is taken."""
     # The kernel releases the lock when the last holder dies, however it dies; a file with a process ID would stay.
     descriptor = os.open(path.with_name(path.name + LOCK), os.O_RDWR | os.O_CREAT, 0o600)
     if not _lock(descriptor):
@@ -116,7 +115,7 @@ def hold(path: Path) -> int:
 
 
 async def wait_until_released(path: Path) -> bool:
-    """Until no wrapper works under this name; False when one will not end."""
+    """Wait until no supervisor holds the lock. Returns False after a timeout."""
     with anyio.move_on_after(WAIT_SECONDS):
         while True:
             if not is_held(path):
@@ -126,7 +125,7 @@ async def wait_until_released(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Does a wrapper work under this name now?"""
+    """Return True if a supervisor holds the lock now."""
     try:
         descriptor = os.open(path.with_name(path.name + LOCK), os.O_RDWR)
     except FileNotFoundError:

@@ -1,27 +1,28 @@
-"""Run one command and answer for every process it starts, until none is left.
+"""Run one command and all processes that it starts, until none is left.
 
-Executed as a file by the interpreter alone, between the agent and the command. On Linux it is the reaper of all
-descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
-is killed. Of Metier it imports `scratch.py` and `quarantine.py`, which need the standard library only, and of that
-little, because it starts with each command: `typing` alone would cost a third of it. It starts no other program.
+Executed as a file by the bare interpreter, between the agent and the command. On Linux it is the reaper of all
+descendants, so a process that forks twice, starts its own session or ignores signals still becomes its child and is
+killed. It imports only `scratch.py` and `quarantine.py` of Metier, and little of the standard library, because it
+starts with each command: importing `typing` alone would take a third of its time. It starts no other program.
 
     python -I -S supervisor.py CONTROL STATUS ENVIRON GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH RECORD HOLD
         COMMAND…
 
-CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
-STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start;
-STOPPED is 0, 1 for an order to stop or a failure after the agent died, 2 for too many processes. Behind it, with zero
-bytes between, follow the places where protected paths are now that the command created.
-ENVIRON is a descriptor of a file with the command's environment, `NAME=VALUE` with zero bytes between. This process and
-the sandbox have another one: a variable of the command (`LD_PRELOAD`) must not reach a program outside of the sandbox.
-SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
-that how it ended is known even if the agent is killed before it could write it down (see `spool.py`).
+CONTROL is a descriptor. When it is closed, by the agent or because the agent died, everything is stopped.
+STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start.
+STOPPED is 0, 1 for an order to stop or a failure after the agent died, or 2 for too many processes. The new locations
+of protected paths that the command created follow, each after a zero byte.
+ENVIRON is a descriptor of a file with the command's environment: `NAME=VALUE`, separated by zero bytes. This process
+and the sandbox have their own: a variable of the command (`LD_PRELOAD`) must not affect a program outside the sandbox.
+SPOOL is a path, or empty. `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so that
+its outcome is known even if the agent is killed before it could record it (see `spool.py`).
 LOCK is a descriptor that holds a lock until this process ends, or -1.
-PROCESSES is how many processes the command may have at once, or 0; with more, everything is stopped.
-LEVEL is that of the sandbox which COMMAND begins with: `none`, `kernel` or `full` (see `sandbox/confinement.py`). This
-process stays outside of it. SCRATCH is a folder that is made for the command, locked while
-this process lives, and removed after it; it is left behind only where this process is killed (see `leftovers.py`).
-RECORD is the record of a confined command (see `quarantine.py`), which is settled when it ended, or nothing; HOLD is a
+PROCESSES is the maximum number of concurrent processes, or 0 for no limit. With more, everything is stopped.
+LEVEL is the sandbox level of COMMAND: `none`, `kernel` or `full` (see `sandbox/confinement.py`). This process stays
+outside the sandbox.
+SCRATCH is a folder that is created for the command, locked while this process lives, and then removed. It is left only
+if this process is killed (see `clear_scratch` in `run.py`).
+RECORD is the record of a confined command (see `quarantine.py`), which is settled at its end, or empty. HOLD is a
 descriptor that locks it until then, or -1.
 """
 
@@ -36,7 +37,7 @@ from contextlib import suppress
 from types import FrameType
 
 if __name__ == "__main__":
-    # Started without site packages: nothing is added but the folder around this package, behind the standard library.
+    # Without site packages, only the folder that contains this package is added, after the standard library.
     sys.path.append(__file__.rpartition("/metier/tools/")[0])
 
 from metier.definitions.files.quarantine import settle
@@ -44,11 +45,11 @@ from metier.tools.process.scratch import make_scratch, remove_tree
 
 PR_SET_CHILD_SUBREAPER = 36
 REPORT_VARIABLE = "METIER_REPORT"
-"""Tells the shim of a sandbox where to say that the command cannot be started, and how it ended."""
+"""Tells the shim where to report that the command cannot be started, and how it ended."""
 WATCH_SECONDS = 0.2
-"""Interval of counting the processes."""
+"""Interval for counting the processes."""
 SWEEP_SECONDS = 10.0
-"""Time to keep killing a process that is stuck in the kernel before reporting it as left."""
+"""Time to keep killing processes that are stuck in the kernel before they are reported as left."""
 
 NOT_STARTED = 127
 ORDERED, CROWDED = 1, 2
@@ -86,12 +87,12 @@ def main(arguments: list[str]) -> int:
 
 
 def supervise(order: Order) -> int:
-    """Prepare, run, clear away, report."""
+    """Prepare, run and clean up, then report the end."""
     # Before the first fork: orphans of the command then become children of this process, not of init, and are found.
     become_reaper()
     wake = open_child_alarm()
     own = make_scratch(order.scratch, order.level)
-    # On disk before the command runs: without this note, recovery takes the effect for one that never began.
+    # On disk before the command runs: without this note, recovery assumes that the effect never started.
     note(order.spool, ".started", "")
     started = start(order)
     if started.error:
@@ -103,7 +104,7 @@ def supervise(order: Order) -> int:
         ending, left = run(order, started, wake)
         line = f"{ending} {left}"
     moved = settle(order.record) if order.record else []
-    # Before the report: the agent may die between the two, and the next one reads the note.
+    # Before the report: if the agent dies between the two, its successor reads the note.
     note(order.spool, ".ended", ending)
     report(order.status, "\0".join([line, *moved]))
     with suppress(OSError):
@@ -113,7 +114,7 @@ def supervise(order: Order) -> int:
 
 
 def run(order: Order, started: "Started", wake: int) -> tuple[str, int]:
-    """Wait for the end or for the order to stop, kill the rest. How it ended, and how many processes would not."""
+    """Wait for the end or an order to stop, then kill the rest. Returns the ending and the number of processes left."""
     child = started.child
     ended, why = wait_for_end(child, order, wake)
     if ended is None and why == ORDERED:
@@ -124,7 +125,7 @@ def run(order: Order, started: "Started", wake: int) -> tuple[str, int]:
         ended = int(inner)
     code = os.waitstatus_to_exitcode(ended) if ended is not None else -signal.SIGKILL
     if code and not why and is_closed(order.control):
-        # The agent died first, and with it the reader of the command's output: the failure may be a broken pipe.
+        # The agent died first, and with it the reader of the command's output, so the failure may be a broken pipe.
         why = ORDERED
     return f"{max(code, 0)} {max(-code, 0)} {why}", left
 
@@ -135,7 +136,7 @@ def become_reaper() -> None:
 
 
 def open_child_alarm() -> int:
-    """A descriptor that becomes readable whenever a child ended; signals meant for the agent's terminal are ignored."""
+    """Return a descriptor that becomes readable when a child ends. Signals from the agent's terminal are ignored."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     os.set_blocking(readable, False)
@@ -147,12 +148,12 @@ def open_child_alarm() -> int:
 
 
 def notice_child(number: int, frame: FrameType | None) -> None:
-    """A signal without a handler would not reach the wake-up descriptor."""
+    """Do nothing. Without a handler, the signal would not be written to the wake-up descriptor."""
 
 
 class Started:
-    """`error` is the error number of a failed start. The first process inside a sandbox says at `inner`, if that is not
-    -1, how the command ended.
+    """A started child. `error` is the error number of a failed start. The first process inside a sandbox reports the
+    command's wait status at `inner`, unless that is -1.
     """
 
     def __init__(self, child: int, error: int, inner: int) -> None:
@@ -162,7 +163,7 @@ class Started:
 
 
 def start(order: Order) -> Started:
-    """Fork and execute in a session of its own."""
+    """Fork and execute the command in its own session."""
     readable, writable = os.pipe()
     inner, theirs = os.pipe() if order.level == "full" else (-1, -1)
     child = os.fork()
@@ -186,7 +187,7 @@ def become_command(order: Order, *, errors: int, inner: int) -> None:
         if order.level == "none":
             environ = read_environ(order.environ)
         else:
-            # The shim inside gives the command its environment; what starts the shim never sees it.
+            # The shim inside the sandbox gives the command its environment; bubblewrap never sees it.
             environ[REPORT_VARIABLE] = f"{errors}:{inner}:{order.environ}"
             for descriptor in (errors, inner, order.environ):
                 if descriptor >= 0:
@@ -209,13 +210,14 @@ def restore_signal(number: int) -> None:
     try:
         signal.signal(number, signal.SIG_DFL)
     except (OSError, ValueError):
-        return  # a number that the C library keeps for itself
+        return  # reserved by the C library
 
 
 def add_process_limit(limits: str, processes: int) -> str:
-    """A second line behind counting, for a program that forks faster than that.
+    """Add RLIMIT_NPROC as a second defense, against programs that fork faster than they are counted.
 
-    The kernel counts all threads of the user, here as many as all users have now and some more; root is not limited.
+    The kernel counts all threads of the user, so the limit is the current number on the machine plus the allowed ones.
+    It has no effect for root.
     """
     if not processes or os.geteuid() == 0:
         return limits
@@ -228,7 +230,7 @@ def add_process_limit(limits: str, processes: int) -> str:
 
 
 def apply_limits(limits: str) -> None:
-    """`limits` is `cpu=60,nofile=256`: names of `RLIMIT_…`, soft and hard alike, never above the limit in force."""
+    """Apply limits such as `cpu=60,nofile=256`, by the names of `RLIMIT_…`; never above the current hard limit."""
     if not limits:
         return
     import resource  # noqa: PLC0415  not on every platform, and only with limits
@@ -242,7 +244,7 @@ def apply_limits(limits: str) -> None:
 
 
 def release_output() -> None:
-    """Let go of the command's streams: they must end when the command's processes end."""
+    """Close this process's copies of the command's streams, so that these end with the command's processes."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
@@ -250,7 +252,7 @@ def release_output() -> None:
 
 
 def wait_for_end(child: int, order: Order, wake: int) -> tuple[int | None, int]:
-    """The wait status of the command, or None and why it has to be stopped."""
+    """Wait for the command. Returns its wait status and 0, or None and the reason to stop it."""
     interval = int(WATCH_SECONDS * 1000) if order.processes else None
     poll = select.poll()
     poll.register(order.control, select.POLLIN | select.POLLHUP)
@@ -270,15 +272,15 @@ def wait_for_end(child: int, order: Order, wake: int) -> tuple[int | None, int]:
 
 
 def is_closed(control: int) -> bool:
-    """Is the other end of CONTROL gone?"""
+    """Return True if the other end of CONTROL is closed."""
     readable, _, _ = select.select([control], [], [], 0)
     return bool(readable) and not os.read(control, 16)
 
 
 def stop_politely(child: int, order: Order, wake: int) -> int | None:
-    """Ask every process to end, and wait a little. What ignores it is killed by the caller."""
+    """Ask every process to end, and wait for the grace time. The caller kills the rest."""
     for process in descendants(child):
-        # With the outer process of a sandbox everything inside would be killed at once.
+        # If the outer process of the sandbox ended, everything inside would be killed at once.
         if not (order.level == "full" and process == child):
             send(process, signal.SIGTERM)
     until = time.monotonic() + order.grace_seconds
@@ -299,7 +301,7 @@ def drain(wake: int) -> None:
 
 
 def reap(child: int) -> int | None:
-    """Collect every ended process; the wait status of the command if it is among them."""
+    """Reap all ended processes. Returns the command's wait status if it is among them."""
     ended: int | None = None
     while True:
         try:
@@ -313,9 +315,9 @@ def reap(child: int) -> int | None:
 
 
 def kill_everything(child: int) -> int:
-    """Freeze, kill and reap until nothing is left. Returns the number of processes that would not die."""
+    """Stop, kill and reap until nothing is left. Returns the number of processes that can't be killed."""
     if sys.platform == "linux" and not has_children():
-        return 0  # what a child of ours had started would be a child of ours now
+        return 0  # as the reaper, this process would be the parent of any remaining descendant
     kill_at_once(child)
     until = time.monotonic() + SWEEP_SECONDS
     while True:
@@ -338,12 +340,12 @@ def has_children() -> bool:
 
 
 def kill_at_once(child: int) -> None:
-    """The command's process group, which the kernel ends in one go: what forks faster than a list of it can be read.
+    """Kill the command's process group in one call, in case it forks faster than its processes can be listed.
 
-    In a sandbox with a process namespace the first process of that, with which the kernel ends all the others.
+    In a sandbox with a process namespace, kill its first process, with which the kernel ends all others.
     """
     if not read_children(os.getpid()):
-        return  # no process is left, and the number of the group may have been given to another one by now
+        return  # no process is left, and the group's number may belong to another program by now
     for process in read_children(child):
         send(process, signal.SIGKILL)
     try:
@@ -353,7 +355,7 @@ def kill_at_once(child: int) -> None:
 
 
 def freeze(find: Callable[[], set[int]]) -> set[int]:
-    """Stop every process first, so that none can fork while the others are killed."""
+    """Stop all processes first, so that none can fork while the others are killed."""
     frozen: set[int] = set()
     while fresh := find() - frozen:
         for process in fresh:
@@ -370,7 +372,7 @@ def send(process: int, number: int) -> None:
 
 
 def descendants(child: int) -> set[int]:
-    """Every living process below this one. Without `/proc`: the command's own process group, by its negative id."""
+    """List all living descendants of this process; without `/proc`, the command's process group by its negative ID."""
     try:
         entries = os.listdir("/proc")  # noqa: PTH208  pathlib is not worth its import here
     except OSError:
@@ -389,7 +391,7 @@ def descendants(child: int) -> set[int]:
 
 
 def living_parent(process: str) -> int | None:
-    """The parent of a process; None when it is gone. Zombies count: they are reaped when their parent dies."""
+    """Return the parent of a process; None if it is gone. Zombies count: they are reaped when their parent dies."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
             fields = file.read().rpartition(b")")[2].split()
@@ -411,7 +413,7 @@ def count(enough: int) -> int:
 
 
 def read_children(process: int) -> list[int]:
-    """Those of its first thread; none when it is gone, or where the kernel does not tell."""
+    """List the children of a process's first thread; empty if it is gone, or if the kernel lacks these files."""
     try:
         with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
             return [int(child) for child in file.read().split()]
@@ -428,7 +430,7 @@ def group_lives(child: int) -> bool:
 
 
 def note(spool: str, suffix: str, text: str) -> None:
-    """Put a file on disk whole or not at all, and the folder's entry for it too."""
+    """Write a note atomically, and sync the file and its folder."""
     if not spool:
         return
     temporary = f"{spool}{suffix}.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""The scripts of the active skills by name, and the limits, error codes and answers of the script tools."""
+"""The scripts of the active skills by name, and the limits, error codes and results of the script tools."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class ScriptLimits(Struct, frozen=True, kw_only=True):
     """Number of bytes of standard output to quote in a failure."""
 
     def narrow(self, skill: SkillDefinition) -> "ScriptLimits":
-        """With the limits of a skill, where they are lower than the host's."""
+        """Apply the limits of a skill that are lower than the host's."""
         return replace(
             self,
             timeout_seconds=min(self.timeout_seconds, skill.timeout_seconds or self.timeout_seconds),
@@ -57,16 +57,16 @@ class ScriptLimits(Struct, frozen=True, kw_only=True):
 
 
 class ScriptFailed(ToolFailed):
-    """A script tool's answer is one of its error codes."""
+    """A script tool failed with one of its error codes."""
 
     def __init__(self, code: ScriptErrorCode, message: str, *, stdout: str = "") -> None:
         super().__init__(message, code=code)
         self.stdout = stdout
-        """The end of what the script printed before it failed."""
+        """The end of the script's output before it failed."""
 
 
 def parse_skill_name(name: str) -> str:
-    """The canonical form. Raises `ScriptFailed` with `invalid_name`."""
+    """Return the canonical name of a skill. Raises `ScriptFailed` with `invalid_name`."""
     try:
         check_skill_id(name)
     except InvalidName as error:
@@ -75,7 +75,7 @@ def parse_skill_name(name: str) -> str:
 
 
 def parse_script_name(name: str) -> str:
-    """`Status` → `status.py`. Raises `ScriptFailed` with `invalid_name`."""
+    """Return a script's file name: `status.py` for `Status`. Raises `ScriptFailed` with `invalid_name`."""
     try:
         return canonical_script_name(name)
     except InvalidName as error:
@@ -83,7 +83,7 @@ def parse_script_name(name: str) -> str:
 
 
 def check_args(args: list[str], limits: ScriptLimits) -> None:
-    """Raises `ScriptFailed` for too many, too long, or what no operating system passes on."""
+    """Raise `ScriptFailed` for too many or too long arguments, or characters that can't be passed to a process."""
     if len(args) > limits.max_args:
         raise ScriptFailed("args_too_large", f"Too many arguments: {len(args)} (max {limits.max_args})")
     for position, arg in enumerate(args, start=1):
@@ -95,7 +95,7 @@ def check_args(args: list[str], limits: ScriptLimits) -> None:
 
 
 def add_json_flag(args: list[str]) -> list[str]:
-    """Ask for JSON once, and as an option: before a `--`, which ends the options."""
+    """Add `--json` unless it is there, before a `--`, which ends the options."""
     options = args[: args.index("--")] if "--" in args else args
     if "--json" in options:
         return args
@@ -123,13 +123,13 @@ def _shown(name: str) -> str:
 
 
 class ScriptCatalog:
-    """Finds skills and scripts as a model writes their names: any case, `_` for `-`, with or without `.py`."""
+    """Finds skills and scripts by the names that models write: in any case, `_` for `-`, with or without `.py`."""
 
     def __init__(self, packages: Sequence[SkillPackage]) -> None:
         self._packages: dict[str, SkillPackage] = {}
         for package in packages:
             self._packages.setdefault(canonical_name(package.definition.name), package)
-        # The name of its folder too, unless it could mean several.
+        # A skill is also found by its folder's name, unless several skills have the same.
         folders = Counter(canonical_name(package.folder.name) for package in packages)
         for package in packages:
             self._packages.setdefault(canonical_name(package.definition.id), package)

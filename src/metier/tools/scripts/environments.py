@@ -1,4 +1,4 @@
-"""The Python environment that a script runs on, with the packages of its inline metadata (PEP 723)."""
+"""The Python environment of a script, with the packages of its inline metadata (PEP 723)."""
 
 import hashlib
 import importlib
@@ -29,7 +29,7 @@ from metier.tools.process.child_environment import base_interpreter, build_index
 from metier.tools.process.run import Outcome, ProcessLimits, build_own_command, run_process
 
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
-"""The expression that the specification gives."""
+"""The regular expression of the specification."""
 
 
 class ScriptMetadata(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class ScriptMetadata(Struct, frozen=True, kw_only=True):
 
 
 def read_script(path: Path) -> bytes:
-    """The bytes of a script. Raises `ToolFailed` for a symbolic link or an unreadable file."""
+    """Read a script. Raises `ToolFailed` for a symbolic link or an unreadable file."""
     if path.is_symlink():
         raise ToolFailed(f"Script {path.name!r} is a symbolic link", code="permission_denied")
     try:
@@ -50,7 +50,7 @@ def read_script(path: Path) -> bytes:
 
 
 def parse_script_metadata(text: str) -> ScriptMetadata:
-    """Raises `ToolFailed`, with `permission_denied` where the script wants to choose where its packages come from."""
+    """Parse the inline metadata. Raises `ToolFailed`, with `permission_denied` if it names sources of packages."""
     document = _load_block(text)
     tool = document.get("tool")
     if isinstance(tool, dict) and "uv" in tool:
@@ -111,7 +111,7 @@ def _parse_specifiers(text: str) -> SpecifierSet:
 
 
 _LAYOUT = 1
-"""Part of every environment's key: raise it when they are built differently."""
+"""Part of every environment's key. Increase it if environments are built differently."""
 
 
 class PreparedPython(Struct, frozen=True, kw_only=True):
@@ -127,19 +127,20 @@ class PreparedPython(Struct, frozen=True, kw_only=True):
 
 
 class ScriptEnvironments(Struct, frozen=True, kw_only=True):
-    """Environments by content: built once, in a folder aside, then moved into place; never changed afterwards."""
+    """Environments by content: built once in a temporary folder, then moved into place and never changed."""
 
     folder: Path
     environ: Mapping[str, str]
-    """The agent's environment; only what `uv` needs of it is used."""
+    """The agent's environment; `uv` receives only the variables that it needs."""
     timeout_seconds: float = 180
     writable: tuple[Path, ...] = ()
-    """Folders that confined programs write to; `uv` finds no program there."""
+    """Folders that confined programs can write; `uv` must not find programs there."""
 
     async def prepare(self, script: Path, metadata: ScriptMetadata, *, owner: str) -> PreparedPython:
-        """Raises `ToolFailed`: `timeout`, or `execution_failed` with the end of what `uv` said.
+        """Return the environment, and build it first if needed.
 
-        `owner` keeps the environments of different skills apart, so that one cannot change the packages of another.
+        `owner` separates the environments of skills, so that none can change the packages of another. Raises
+        `ToolFailed`: `timeout`, or `execution_failed` with the end of the output of `uv`.
         """
         check_python(metadata)
         lock = script.with_name(f"{script.name}.lock")
@@ -180,7 +181,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(aside, ignore_errors=True))
 
     async def _export_lock(self, script: Path, metadata: ScriptMetadata) -> str:
-        """The locked packages with their hashes. Addresses in the lock are not used: the index is the agent's."""
+        """Export the locked packages with hashes. URLs in the lock are ignored: only the agent's index is used."""
         options = ["--frozen", "--offline", "--no-header", "--no-annotate", "--no-python-downloads"]
         exported = await self._uv("export", *options, "--python", base_interpreter(), "--script", str(script))
         text = exported.stdout.text
@@ -202,12 +203,12 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
                 "The script names packages, and uv, which prepares them, is not installed", hint=hint_extra("scripts")
             )
         environment = {"UV_SYSTEM_CERTS": "1"} | build_index_environment(self.environ)
-        # It may start a program, such as one that knows passwords: not one of the workspace.
+        # `uv` may start programs, such as a keyring: it must not find one in the workspace.
         environment["PATH"] = build_trusted_path(self.environ, writable=self.writable)
-        # It fetches packages and builds nothing: no code of a skill runs here.
+        # With `--no-build`, installing runs no code of packages or of the skill.
         uv = use_own_program(launcher.UV, program, environment=environment)
         options = ("--no-config", "--quiet", "--color", "never")
-        # A folder of ours: nothing of the skill is found by looking around.
+        # In a folder of ours, `uv` does not discover configuration files of the skill.
         command = build_own_command(uv, *options, *arguments, folder=self.folder)
         outcome = await run_process(command, ProcessLimits(timeout_seconds=self.timeout_seconds))
         if outcome.timed_out:
@@ -220,7 +221,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
 
 
 def find_uv() -> str | None:
-    """The `uv` in the environment of Metier, never one that happens to be on the path."""
+    """Return the `uv` in Metier's own environment, never one on PATH; None if it isn't installed."""
     try:
         return importlib.import_module("uv").find_uv_bin()
     except (ImportError, FileNotFoundError):
@@ -231,7 +232,7 @@ def find_uv() -> str | None:
 
 def check_python(metadata: ScriptMetadata) -> None:
     version = platform.python_version()
-    # A build from a working copy has the version `3.14.0+`, which is no valid one.
+    # A Python built from a working copy has a version such as `3.14.0+`, which `packaging` rejects.
     if not metadata.requires_python.contains(version.removesuffix("+"), prereleases=True):
         raise ToolFailed(f"The script needs Python {str(metadata.requires_python)!r}, and this is {version}")
 
@@ -249,12 +250,12 @@ def _build_key(owner: str, metadata: ScriptMetadata, lock: bytes) -> str:
 
 
 def _render(dependencies: tuple[Requirement, ...]) -> str:
-    # Written from parsed requirements, so that a line can never be an option of the installer.
+    # Rendered from parsed requirements, so that a line can't be an option of the installer.
     return "".join(f"{item}\n" for item in dependencies)
 
 
 def _write_empty(python: PreparedPython) -> None:
-    """An environment without packages, as `uv` and the module `venv` make it, without starting a process for it."""
+    """Write an environment without packages like `venv` does, without starting a process."""
     base, version = Path(base_interpreter()), ".".join(platform.python_version_tuple()[:2])
     python.programs.mkdir(parents=True)
     python.interpreter.symlink_to(base)
@@ -273,6 +274,6 @@ def _move_into_place(built: Path, target: Path) -> None:
     try:
         built.rename(target)
     except OSError:
-        # Another process was first, and has built the same.
+        # Another process may have built the same environment first.
         if not PreparedPython(folder=target).interpreter.exists():
             raise

@@ -1,4 +1,4 @@
-"""Execute one script of a skill: trust, metadata, prepared Python, process. Knows nothing of models or messages."""
+"""Execute one script of a skill: check trust, read metadata, prepare Python, run the process."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -31,18 +31,18 @@ class ScriptCall(Struct, frozen=True, kw_only=True):
     trace_parent: str = ""
     spool: Path | None = None
     keep_partial: Callable[[Output, Output], None] | None = None
-    """Receives the output of a script that is interrupted."""
+    """Receives the output so far of an interrupted script."""
     show_output: ShowOutput | None = None
 
 
 class ScriptRunner(Struct, frozen=True, kw_only=True):
     environments: ScriptEnvironments
     environ: Mapping[str, str]
-    """The agent's environment; a script gets the ordinary part of it and what its skill asks for by name."""
+    """The agent's environment; a script gets its ordinary variables and those that its skill requests by name."""
     confinement: Confinement = field(default_factory=Confinement)
 
     async def run(self, call: ScriptCall, limits: ProcessLimits) -> Outcome:
-        """Raises `ToolFailed` with one of the script tools' codes when it may not or cannot start."""
+        """Run a script. Raises `ToolFailed` with a script tool's code if it may not or cannot start."""
         package = await take_code(call.package)
         script = package.folder / call.script.path.relative_to(call.package.folder)
         metadata = parse_script_metadata(read_script(script).decode("utf-8", "replace"))
@@ -62,7 +62,7 @@ class ScriptRunner(Struct, frozen=True, kw_only=True):
             "PATH": os.pathsep.join([str(python.programs), environment["PATH"]]),
             "VIRTUAL_ENV": str(python.folder),
             "PYTHONUTF8": "1",
-            # Bytecode beside the script would change the bytes that the user trusted.
+            # Bytecode files would change the hash that the user trusted.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         if call.idempotency_key:
@@ -71,7 +71,7 @@ class ScriptRunner(Struct, frozen=True, kw_only=True):
 
 
 async def take_code(package: SkillPackage) -> SkillPackage:
-    """The package to run code from: a private copy of the trusted bytes. Raises `ScriptFailed`."""
+    """Return a private copy of the trusted package, from which its code runs. Raises `ScriptFailed`."""
     try:
         return await anyio.to_thread.run_sync(lambda: take_trusted_copy(package, home=Path.home()))
     except SkillNotTrusted as error:
@@ -81,7 +81,7 @@ async def take_code(package: SkillPackage) -> SkillPackage:
 
 
 async def check_may_run(package: SkillPackage) -> None:
-    """Looks at the bytes on disk now. Raises `ScriptFailed` with `permission_denied`."""
+    """Check the trust of the package's current files. Raises `ScriptFailed` with `permission_denied`."""
     try:
         await anyio.to_thread.run_sync(check_trusted, package)
     except SkillNotTrusted as error:
@@ -89,7 +89,7 @@ async def check_may_run(package: SkillPackage) -> None:
 
 
 def default_environments(environ: Mapping[str, str], *, workspace: Path) -> ScriptEnvironments:
-    """In the user's cache folder, which may be deleted at any time."""
+    """Return the environments in the user's cache folder, which may be deleted at any time."""
     cache = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA") or str(Path.home() / ".cache")
     return ScriptEnvironments(
         folder=Path(cache) / "metier" / "script-environments", environ=environ, writable=(workspace,)

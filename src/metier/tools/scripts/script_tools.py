@@ -1,8 +1,8 @@
-"""`script_list`, `script_help`, `script_run`: all that a model needs to use the scripts of skills, however many.
+"""`script_list`, `script_help` and `script_run`: the tools for the scripts of skills.
 
-A script's code is never shown and scripts are no tools of their own: the three tools cost the same for one skill as
-for fifty. Every answer is `{success, result, message}` or `{success, error, message}`; the answer to a failure names
-a probable cause, such as a missing variable or package.
+A script's code is never shown, and scripts are not tools themselves: the three tools cost the same number of tokens for
+one skill and for fifty. Every result is `{success, result, message}` or `{success, error, message}`. A failure names a
+probable cause, such as a missing variable or package.
 """
 
 import hashlib
@@ -45,13 +45,13 @@ from metier.tools.scripts.environments import parse_script_metadata, read_script
 from metier.tools.scripts.runner import ScriptCall, ScriptRunner, check_may_run
 
 _FLAG = re.compile(r"--json\b")
-# Libraries that make an option of a parameter: `def main(json: bool = False)`.
+# Some libraries turn parameters into options: `def main(json: bool = False)`.
 _PARAMETER = re.compile(r"\bjson\s*:\s*(?:bool\b|(?:typing\.)?Annotated\[)")
 _IMPORT = re.compile(r"^\s*(?:from\s+\.?|import\s+)(\w+)", re.MULTILINE)
 
 
 class HelpTexts:
-    """Help texts of scripts by path and content hash; cached as long as the run's tools."""
+    """Cache of the scripts' help texts by path and content hash, for the lifetime of the run's tools."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, str], str] = {}
@@ -64,14 +64,14 @@ class HelpTexts:
 
 
 def knows_json(help_text: str | None, script: Script) -> bool:
-    """By the help text where there is one, else by the source of the script and of the modules beside it."""
+    """Return True if the script supports `--json`, by its help text or else by its source and that of its modules."""
     if help_text is not None:
         return _FLAG.search(help_text) is not None
     return any(_FLAG.search(text) or _PARAMETER.search(text) for text in _list_sources(script))
 
 
 def is_declared_read(skill: SkillDefinition) -> bool:
-    """Its `side_effects` say that there are none: its scripts may be run twice."""
+    """Return True if the skill's `side_effects` declare none, so that its scripts may run twice."""
     entry = skill.contract.find("side_effects")
     if entry is None and (part := skill.contract.find("contract")) is not None and isinstance(part.value, YamlMapping):
         entry = part.value.find("side_effects")
@@ -104,11 +104,11 @@ def _identify(script: Script) -> tuple[str, str]:
 
 
 USAGE_ERROR = 2
-"""The exit code of argument parsers for arguments that they do not take."""
+"""The exit code of argument parsers for invalid arguments."""
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'", re.ASCII)
 _MIN_VARIABLE = 3
-"""Shorter names of variables are in other texts by chance."""
+"""Shorter variable names occur in other text by chance."""
 _PACKAGES = {
     "PIL": "pillow",
     "attr": "attrs",
@@ -124,11 +124,11 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Packages whose module has another name."""
+"""Package names by module name, if they differ."""
 
 
 def find_lack(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) -> ScriptFailed | None:
-    """The failure in words that say what to change; nothing where the script's own words must do."""
+    """Return a failure that says what to change; None if only the script's own output explains it."""
     stderr = outcome.stderr.text
     stdout = outcome.stdout.last(ScriptLimits().stdout_tail_bytes).strip()
     name, allowed = call.script.name, call.package.definition.permissions_env
@@ -148,12 +148,12 @@ def find_lack(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) ->
 
 
 def rejects_json_flag(outcome: Outcome) -> bool:
-    """The script read its arguments, did not know `--json`, and did nothing else."""
+    """Return True if the script rejected its arguments because of `--json`, and therefore did nothing else."""
     return outcome.exit_code == USAGE_ERROR and "--json" in outcome.stderr.text
 
 
 def get_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Collection[str]) -> str:
-    """The variable that a script failed for: the agent has it, the skill does not ask for it, the error names it."""
+    """Return a variable in the error that the agent has and the skill does not request; empty if there is none."""
     passed = build_environment(environ, allowed)
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", stderr))
     names = (name for name in environ if name not in passed and len(name) >= _MIN_VARIABLE)
@@ -161,7 +161,7 @@ def get_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Coll
 
 
 def get_missing_package(stderr: str) -> str:
-    """The package to add for the module that the script did not find; empty where it found all."""
+    """Return the package of the module that the script could not import; empty if there is none."""
     found = _MISSING_MODULE.findall(stderr)
     if not found:
         return ""
@@ -170,7 +170,7 @@ def get_missing_package(stderr: str) -> str:
 
 
 def describe_missing_package(package: str, *, script: str, declared: Collection[str]) -> str:
-    """One sentence with the line to write."""
+    """Describe a missing package, with the line that declares it."""
     wanted = ", ".join(f'"{name}"' for name in (*declared, package))
     return (
         f"Script {script!r} needs the package {package!r}, which its header does not name: write"
@@ -245,7 +245,7 @@ class ScriptList:
 
 
 class ScriptHelp:
-    """Prints a script's help. It runs the script's code, so it needs the same trust as `script_run`."""
+    """Shows a script's help. This runs the script's code, so it needs the same trust as `script_run`."""
 
     info = ToolInfo(
         id="builtin:script_help",
@@ -263,7 +263,7 @@ class ScriptHelp:
         ),
         output_schema=RESPONSE_SCHEMA,
         risk="medium",
-        # It runs the code of the script: a rule that asks before `script_run` must ask before this too.
+        # Not `read`, because it runs the script: a rule that asks before `script_run` must apply to this too.
         effect="idempotent",
     )
 
@@ -298,7 +298,7 @@ class ScriptHelp:
 
 
 class ScriptRun:
-    """Execute a script. What it does is unknown, so a call that was cut short is never repeated by itself."""
+    """Runs a script. Its effect is unknown, so an interrupted call is never repeated without asking."""
 
     info = ToolInfo(
         id="builtin:script_run",
@@ -337,9 +337,9 @@ class ScriptRun:
         return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
 
     async def preview(self, arguments: Arguments, context: ToolContext) -> Preview:
-        """Preview the script's file, and the variables of the agent's environment that its skill asks for.
+        """Preview the script's file, and the variables of the agent's environment that its skill requests.
 
-        Bound to every file of the skill: a script imports what lies beside it.
+        The approval is bound to all files of the skill, because a script can import any of them.
         """
         del context
         package, script = _find(self._catalog, arguments, _Record())
@@ -376,13 +376,13 @@ class ScriptRun:
         return self._answer(outcome, script, wants_json=wants_json, has_flag=has_flag)
 
     def _check(self, outcome: Outcome, limits: ProcessLimits, call: ScriptCall, *, has_flag: bool) -> None:
-        """Raises `ScriptFailed`, with what the script probably lacked."""
+        """Raise `ScriptFailed` for a failed script, with the probable cause."""
         if outcome.exit_code and (lack := find_lack(outcome, call, self._runner.environ)) is not None:
             raise lack
         _check_outcome(outcome, limits, self._limits, has_flag=has_flag)
 
     def _answer(self, outcome: Outcome, script: Script, *, wants_json: bool, has_flag: bool) -> ToolResult:
-        """JSON where it was asked for; the text of a script that has no `--json` and printed none."""
+        """Return JSON if it was wanted, or the text of a script without `--json`."""
         notice = f"; {outcome.notice}" if outcome.notice else ""
         done = f"Executed {script.path.stem} script{_warning(outcome.stdout)}{notice}"
         if not wants_json:
@@ -395,7 +395,7 @@ class ScriptRun:
             return build_success(outcome.stdout.text, f"{done}; it has no --json, so this is its text")
 
     def _parse_json(self, outcome: Outcome) -> JsonValue:
-        """Raises `ScriptFailed` with `parse_error`, which shows what came instead."""
+        """Parse the output. Raises `ScriptFailed` with `parse_error` and the start of the output."""
         text = outcome.stdout.text
         try:
             return _load_json(text)
@@ -409,7 +409,7 @@ class ScriptRun:
 
 @dataclass(slots=True)
 class _Record:
-    """The facts of a call for its event, filled in as the call proceeds."""
+    """The facts of a call for its event, collected during the call."""
 
     skill: str = ""
     script: str = ""
@@ -418,7 +418,7 @@ class _Record:
 
 
 async def _answer(tool: str, context: ToolContext, work: Callable[[_Record], Awaitable[ToolResult]]) -> ToolResult:
-    """Do the work, turn its failure into an answer, tell the event."""
+    """Do the work, convert a failure into a result, and emit the event."""
     record, started = _Record(), time.monotonic()
     try:
         result = await work(record)
@@ -489,7 +489,7 @@ def _process_limits(limits: ScriptLimits, context: ToolContext) -> ProcessLimits
 def _check_outcome(
     outcome: Outcome, process_limits: ProcessLimits, limits: ScriptLimits, *, has_flag: bool = False
 ) -> None:
-    """Raises `ScriptFailed`: `timeout` or `execution_failed`, with the end of both outputs."""
+    """Raise `ScriptFailed` with `timeout` or `execution_failed` and the end of both streams, if the script failed."""
     stderr = _quote(outcome.stderr, limits)
     stdout = outcome.stdout.last(limits.stdout_tail_bytes).strip()
     if outcome.timed_out:
@@ -506,7 +506,7 @@ def _check_outcome(
 
 
 def _load_json(text: str) -> JsonValue:
-    """Strict: no `NaN`. Half characters (`"\\ud800"`), which nothing after us could encode, are replaced."""
+    """Parse strict JSON, without `NaN`. Lone surrogates (`"\\ud800"`) are replaced, because they can't be encoded."""
     parsed: JsonValue = json.loads(text, parse_constant=_refuse_constant)
     if "\\ud" not in text.lower():
         return parsed

@@ -1,7 +1,7 @@
-"""The lines that `shell.mode` allows: in `allowlist` mode, those whose every command begins with a listed prefix. Pure.
+"""The lines that `shell.mode` allows: in `allowlist` mode, every command must start with a listed prefix. Pure.
 
-Never allowed are commands that set setuid or setgid modes. Such a file outlives the run and every sandbox: if the
-agent runs as root, or as a user that others trust, it is a door. No work on a project needs one.
+Commands that set setuid or setgid modes are never allowed. Such a file outlives the run and its sandbox, and gives the
+rights of the agent's user to everyone. No work on a project needs one.
 """
 
 import posixpath
@@ -27,14 +27,14 @@ _IN_TEXT = re.compile(
     r"(?:[-+=]?0*[2-7][0-7]{3}\b|[ugoa,rwxXst+=-]*[+=][rwxX]*s)|\bsetcap\b"
 )
 _CALLS = re.compile(r"\b(?:os\.)?f?chmod(?:at)?\s*\([^)]*\b0o?[2-7][0-7]{3}\b|\bS_IS[UG]ID\b")
-"""The same in code that a line hands to an interpreter."""
+"""The same in code for an interpreter."""
 
 
 def get_special_mode(line: ShellLine | NotUnderstood, text: str) -> str:
-    """The command that would set such a mode, as it is written; empty where none does.
+    """Return the command that would set a setuid or setgid mode; empty if there is none.
 
-    Words are read where the line is understood, also those of programs that run programs. A line that only a shell can
-    read is searched: what looks like it is taken for it.
+    The words of an understood line are parsed, including those of programs that run programs. Any other line is
+    searched for text that looks like such a command.
     """
     if isinstance(line, ShellLine):
         commands = line.commands
@@ -45,14 +45,14 @@ def get_special_mode(line: ShellLine | NotUnderstood, text: str) -> str:
 
 
 def _runs_one(argv: Sequence[str]) -> bool:
-    """`sh -c "chmod …"`: of a program that runs programs a word may be a line, or code, of its own."""
+    """Return True if a word of a runner is a line or code that sets such a mode: `sh -c "chmod …"`."""
     if not is_runner(argv[0]) or argv[0] == "git":
         return False
     return any(_IN_TEXT.search(word) or _CALLS.search(word) for word in argv[1:] if " " in word)
 
 
 def _sets_special_mode(argv: Sequence[str]) -> bool:
-    """`argv`, or a command that stands behind others in it: `find … -exec chmod u+s`, `sudo`, `env`, `xargs`."""
+    """Return True if `argv`, or a command after another in it, sets such a mode: `find … -exec chmod u+s`, `sudo`."""
     for index, word in enumerate(argv):
         name, rest = posixpath.basename(word), argv[index + 1 :]
         if name in _ACCESS_LIST and (index == 0 or rest):
@@ -77,7 +77,7 @@ def _list_modes(words: Sequence[str]) -> Iterable[str]:
 
 def _is_special(word: str) -> bool:
     if found := _NUMBER.fullmatch(word):
-        # `-4755` takes the bits away.
+        # `-4755` removes the bits.
         return not word.startswith("-") and bool(int(found[1], 8) & _SPECIAL)
     return bool(_LETTERS.fullmatch(word)) and bool(_SETTING.search(word))
 
@@ -88,7 +88,7 @@ CD = "cd"
 def find_refusal(
     line: ShellLine | NotUnderstood, options: ShellOptions, place: CommandFolders, *, text: str = ""
 ) -> str:
-    """Why this line does not run, whatever rules say, as a sentence; empty when it does. `text` is what was written."""
+    """Return why the settings reject this line, as a sentence; empty if they don't. `text` is the line as written."""
     if not options.enabled or options.mode == "off":
         return "The shell is turned off (shell.mode)"
     if options.cwd == "workspace" and isinstance(line, ShellLine) and (wrong := _get_leaving(line, place)):
@@ -107,11 +107,11 @@ def find_refusal(
 
 
 def _get_leaving(line: ShellLine, place: CommandFolders) -> str:
-    """A `cd` that leads out of the workspace, where commands must stay in it."""
+    """Return the reason to reject a line with a `cd` that leaves the workspace; empty if there is none."""
     for command, where in walk_commands(line, place):
         if command.argv[0] != CD:
             continue
-        # Where it is if every `cd` before it did what it says.
+        # The last folder is the one that is reached if every `cd` before succeeded.
         here = CommandFolders(where.root, where.folders[-1:])
         folders = command.argv[1:]
         if not folders or any(folder.startswith("-") or not here.holds(folder) for folder in folders):
@@ -120,7 +120,7 @@ def _get_leaving(line: ShellLine, place: CommandFolders) -> str:
 
 
 def walk_commands(line: ShellLine, place: CommandFolders) -> Sequence[tuple[SimpleCommand, CommandFolders]]:
-    """Every command with the folders it may run in: behind a `cd` the one it leads to, or that before it."""
+    """List every command with the folders it may run in: a `cd` before it may have succeeded or failed."""
     found: list[tuple[SimpleCommand, CommandFolders]] = []
     for pipeline in line.pipelines:
         for command in pipeline.commands:
@@ -131,13 +131,13 @@ def walk_commands(line: ShellLine, place: CommandFolders) -> Sequence[tuple[Simp
 
 
 def is_own_cd(command: SimpleCommand, pipeline: Pipeline) -> bool:
-    """A change of the folder that lasts: not in a pipe, and to a place that is written out."""
+    """Return True for a `cd` to a literal folder outside a pipe, which affects the commands after it."""
     is_plain = command.argv[0] == CD and len(command.argv) == 2 and not command.argv[1].startswith("-")
     return is_plain and not has_pattern(command.argv[1]) and len(pipeline.commands) == 1
 
 
 def is_direct(line: ShellLine) -> bool:
-    """It can be run word for word without a shell."""
+    """Return True if the line can run word by word, without a shell."""
     builtins = BUILTINS.split()
     return all(
         command.argv[0] not in builtins and (command.argv[0] != CD or is_own_cd(command, pipeline))
@@ -147,7 +147,7 @@ def is_direct(line: ShellLine) -> bool:
 
 
 def is_telling(line: ShellLine, place: CommandFolders) -> bool:
-    """Its builtins only tell something (`command -v`, `type`), so a shell may run it: its words are literal."""
+    """Return True if its builtins only print facts (`command -v`, `type`) and its words are literal."""
     builtins = BUILTINS.split()
     return all(
         not command.is_open

@@ -49,25 +49,25 @@ from metier.tools.shell.link_targets import ProgramSearch, follow_links
 from metier.tools.shell.shells import Shell
 
 _SETTINGS = (
-    # A folder of a clone can look like a bare repository: git must not take it for one.
+    # A cloned folder can look like a bare repository, whose configuration git would read.
     ("safe.bareRepository", "explicit"),
-    # `git status`, `git diff`, `git describe` and `git ls-files` would start this program.
+    # `git status`, `git diff`, `git describe` and `git ls-files` start this program.
     ("core.fsmonitor", "false"),
     ("core.pager", "cat"),
     # `ext::` addresses are commands.
     ("protocol.ext.allow", "never"),
-    # A signature is checked by a program that the repository names.
+    # Git checks signatures with a program that the repository names.
     ("log.showSignature", "false"),
-    # `dirty`: git would otherwise run in each submodule, by its configuration and without the settings here.
+    # Otherwise git would run in each submodule, with the submodule's configuration and without these settings.
     ("diff.ignoreSubmodules", "dirty"),
     ("status.submoduleSummary", "false"),
     ("submodule.recurse", "false"),
 )
-"""They go before what files of a repository, a user or a system say; only `-c` on the command line goes before them."""
+"""Git settings that override those of the repository, user and system; only `-c` on the command line overrides them."""
 
 
 def build_git_settings() -> dict[str, str]:
-    """As variables of the environment."""
+    """Return the git settings as environment variables."""
     variables = {"GIT_CONFIG_COUNT": str(len(_SETTINGS))}
     for number, (name, value) in enumerate(_SETTINGS):
         variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
@@ -75,9 +75,9 @@ def build_git_settings() -> dict[str, str]:
 
 
 _SUMMARY_BYTES = 500
-"""The end of each stream that the event log keeps of a failed command."""
+"""Length of the end of each stream in the event log."""
 _ERROR_BYTES = 65_536
-"""The end of a stream in which a refused write is looked for."""
+"""Length of the end of a stream that is searched for a denied write."""
 MAX_FILES = 64
 MAX_BYTES = 8 * 1_048_576
 _RUNNERS = {
@@ -154,7 +154,7 @@ def _open_plain(path: str, flags: int) -> int:
 
 
 def expand_line(line: ShellLine, folder: str) -> ShellLine:
-    """`folder` is where it begins; behind a `cd` patterns mean the folder that it leads to."""
+    """Expand the file patterns of a line that starts in `folder`; after a `cd` they apply to the new folder."""
     pipelines: list[Pipeline] = []
     for pipeline in line.pipelines:
         commands = tuple(_expand(command, folder) for command in pipeline.commands)
@@ -174,23 +174,23 @@ def _expand(command: SimpleCommand, folder: str) -> SimpleCommand:
 
 MAX_STDOUT_BYTES = 8 << 20
 MAX_STDERR_BYTES = 1 << 20
-"""So much of a command's output is kept at all; beyond it the middle is gone."""
+"""Maximum output of a command to collect. Beyond it, the middle is dropped."""
 QUIET = {
     "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1", **build_git_settings(),
 }  # fmt: skip
-"""No terminal is there to turn pages or to type passwords, `git status` has no reason to write, and `pip list` none to
-ask an index for a newer pip."""
+"""There is no terminal for pagers and passwords. `git status` must not write the index, and `pip list` must not look
+for a newer pip."""
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """The environment of commands: folder, available variables, and sandbox."""
+    """The environment of commands: file scope, variables, and sandboxes."""
 
     scope: Scope
     environ: Mapping[str, str]
     confinement: Confinement
     reading: Confinement | None = None
-    """The read-only sandbox, for commands that run without a question; None if there is none here."""
+    """The read-only sandbox for commands that run without approval; None if there is none here."""
 
 
 class Bash:
@@ -236,7 +236,7 @@ class Bash:
             return ToolResult(ok=False, wants_write="There is no read-only sandbox here")
         folder = await run_sync(self._get_folder, str(arguments.get("cwd") or "."), context.paths)
         line = await run_sync(self._read, text, folder)
-        # Links are resolved again although the policy did it: a link may have changed since the call was judged.
+        # Resolve links again although the policy did: a link may have changed since the call was judged.
         followed = await run_sync(self._follow, line, folder, text)
         self._check_line(line, followed, folder, text=text)
         if followed:
@@ -252,7 +252,7 @@ class Bash:
             confinement=confinement,
         )
         limits = self._build_limits(arguments, context)
-        # As late as possible: an approved script could be replaced until the program starts.
+        # As late as possible, because an approved script could be replaced until the program starts.
         await self._check_files(arguments, context)
         most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars)
 
@@ -263,7 +263,7 @@ class Bash:
         try:
             outcome = await run_process(command, limits, keep_partial=keep_partial, show=context.show_output)
         except ToolFailed as error:
-            # The shim reports with this error that it could not give up a right.
+            # With this error the shim reports that it could not give up a right.
             if context.read_only and os.strerror(errno.EPERM) in error.message:
                 return ToolResult(ok=False, wants_write="The read-only sandbox cannot be started here")
             raise
@@ -307,7 +307,7 @@ class Bash:
             )
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        """The folder, and the line with its words followed where one of them is a link."""
+        """Return the real folder, and the line with links resolved if it has any."""
         folder = await run_sync(self._get_folder, str(arguments.get("cwd") or "."), NoGuard())
         text = str(arguments["command"])
         line = await run_sync(self._read, text, folder)
@@ -315,7 +315,7 @@ class Bash:
         return {"cwd": _show(str(folder), self._scope.workspace)} | ({"command": followed.render()} if followed else {})
 
     def _read(self, text: str, folder: Path) -> ShellLine | NotUnderstood:
-        """The line with the files that its patterns stand for now: what is judged then is what runs."""
+        """Parse the line and expand its file patterns now, so that what is judged is what runs."""
         line = parse_line(text)
         return expand_line(line, str(folder)) if isinstance(line, ShellLine) and is_direct(line) else line
 
@@ -328,7 +328,7 @@ class Bash:
                 raise ToolFailed(refusal, code="permission_denied")
 
     def _follow(self, line: ShellLine | NotUnderstood, folder: Path, text: str) -> ShellLine | None:
-        """Nothing where the line means what its text says, or where it is not known what the words are."""
+        """Return the line with links resolved; None if it has none, or if its words are not known."""
         if not isinstance(line, ShellLine):
             return None
         place = CommandFolders(str(self._scope.workspace), (str(folder),))
@@ -340,7 +340,7 @@ class Bash:
         return ProgramSearch(build_environment(self._environ)["PATH"], (str(self._scope.workspace), *writable))
 
     def _get_folder(self, cwd: str, guard: PathGuard) -> Path:
-        """Absolute. Raises `ToolFailed` for one outside of the workspace, unless any is open."""
+        """Return the absolute folder. Raises `ToolFailed` for one outside the workspace if `shell.cwd` forbids that."""
         if self._options.cwd == "any":
             folder = (self._scope.workspace / cwd).resolve()
             if not folder.is_dir():
@@ -370,7 +370,7 @@ class Bash:
 
     def _report(self, outcome: Outcome, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         whole = context.clean(render_output(outcome))
-        # The limit is for the command's output: labels and the exit code come on top.
+        # The limit applies to the command's own output; labels and the exit code are added to it.
         labels = len(_describe_end(outcome)) + count_label_characters(outcome.stdout, outcome.stderr)
         most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars) + labels
         artifacts: list[JsonValue] = []
@@ -394,23 +394,27 @@ class Bash:
 
 
 def _get_write_attempt(outcome: Outcome, text: str) -> str:
-    """Return the line in which a failed command reports a refused write or connection; empty if there is none."""
+    """Return the line in which a failed command reports a denied write or connection; empty if there is none.
+
+    The sandbox is the boundary and does not depend on this. The line only decides whether the user is asked to run the
+    command again with write access, or the model reads the failure.
+    """
     if outcome.exit_code == 0 or outcome.timed_out:
         return ""
-    # Files that the command prints may hold such lines, so its standard output counts only if errors go there too.
+    # Files that the command prints may have such lines, so standard output counts only if errors are redirected to it.
     streams = (outcome.stderr, outcome.stdout) if "2>&1" in text or "&>" in text else (outcome.stderr,)
     return next(filter(None, (find_write_attempt(stream.last(_ERROR_BYTES)) for stream in streams)), "")
 
 
 def refuse_call(arguments: Mapping[str, JsonValue], options: ShellOptions, *, workspace: str) -> str:
-    """Why the settings do not let a call of the shell run, as a sentence; empty when they do. Pure."""
+    """Return why the settings reject a call of the shell, as a sentence; empty if they don't. Pure."""
     folder = posixpath.normpath(posixpath.join(workspace, str(arguments.get("cwd") or ".")))
     text = str(arguments.get("command", ""))
     return find_refusal(parse_line(text), options, CommandFolders(workspace, (folder,)), text=text)
 
 
 def check_text(text: str) -> None:
-    """Raises `ToolFailed` for what no program can be given."""
+    """Raise `ToolFailed` for an empty command, and for characters that can't be passed to a program."""
     if not text.strip():
         raise ToolFailed("The command is empty", code="invalid_input")
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -418,13 +422,13 @@ def check_text(text: str) -> None:
 
 
 def render_output(outcome: Outcome) -> str:
-    """For the model: what it printed, what it complained of, how it ended if that was not well."""
+    """Render the result for the model: standard output, standard error, and the ending of a failed command."""
     shown, end = render_streams(outcome.stdout, outcome.stderr), _describe_end(outcome)
     return f"{shown}{end}" if shown else end.removeprefix("\n")
 
 
 def _describe_end(outcome: Outcome) -> str:
-    """The line about a command that did not succeed, with the line break before it."""
+    """Return a line break and a line about the end of a failed command; empty if it succeeded."""
     if outcome.timed_out:
         return f"\n[killed after {outcome.duration_seconds:.1f} seconds, with everything it started]"
     if outcome.signal:
@@ -473,12 +477,12 @@ _REFUSED = re.compile(
     r"Read-only file system|Permission denied|Network is (?:down|unreachable)|[Cc]ould not resolve|name resolution"
     r"|[Nn]ame or service not known"
 )
-"""Messages for the errors that the sandbox returns, in the C locale."""
+"""Messages in the C locale for the errors of the sandbox."""
 _PATH_ENDS = re.compile(r"[\s'\"`:‘’]+")
 
 
 def find_write_attempt(errors: str) -> str:
-    """Find the line that reports a refused write or connection; empty if there is none.
+    """Return the line that reports a denied write or connection; empty if there is none.
 
     `errors` is the output to standard error of a command that failed.
     """
@@ -488,13 +492,13 @@ def find_write_attempt(errors: str) -> str:
 
 
 def _names_secret(line: str) -> bool:
-    """The command read a file that every sandbox hides: write access would not change that."""
+    """Return True if the line is about a secrets file, which every sandbox hides: write access would not help."""
     parts = (part for word in _PATH_ENDS.split(line) for part in word.split("/") if part)
     return any(protected_name(part) == SECRETS_REASON for part in parts)
 
 
 def use_plain_messages(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with error messages in the C locale, and everything else in the locale that it has."""
+    """Return the environment with error messages in the C locale, and the other categories unchanged."""
     plain = dict(environment)
     if everything := plain.pop("LC_ALL", ""):
         plain = {name: value for name, value in plain.items() if not name.startswith("LC_")} | {"LANG": everything}

@@ -1,10 +1,11 @@
-"""Harmless commands, judged by the program and every one of its arguments. Reads `programs`. Pure.
+"""Harmless commands, by the program and all of its arguments. Reads the tables of `programs`. Pure.
 
-A table is a convenience for rules that allow: what it does not list is asked about. It is no boundary.
+The tables are a convenience for allow rules: an unlisted command needs approval. They are not the security boundary;
+the sandbox is.
 
-`sed` and `awk` are known in closed forms that only print their input. Neither form is a grammar of the language: a
-program that is not spelled like this is unknown, and asks. A bracket expression may contain the delimiter to some
-implementations, so a text that could be read in two ways never matches.
+`sed` and `awk` programs are recognized in restricted forms that only print their input. The forms are not grammars of
+the languages: any other program is unknown and needs approval. Some implementations allow the delimiter in a bracket
+expression, so a text that could be read in two ways never matches.
 """
 
 import posixpath
@@ -22,7 +23,7 @@ MAX_CHARACTERS = 500
 
 
 def _write_pattern(end: str) -> str:
-    """A regular expression up to its delimiter."""
+    """Return the pattern of a regular expression up to its delimiter."""
     bracket = rf"\[\^?(?:\[:[a-z]+:\]|[^\]\[\\\n^{end}])(?:\[:[a-z]+:\]|[^\]\[\\\n{end}])*\]"
     return rf"(?:[^\[\\\n{end}]|\\.|{bracket})*"
 
@@ -36,13 +37,13 @@ def _write_changes() -> Iterator[str]:
 _SED_ADDRESS = rf"(?:\d+(?:~\d+)?|\$|/{_write_pattern('/')}/I?)"
 _SED_RANGE = rf"(?:{_SED_ADDRESS}(?:,(?:{_SED_ADDRESS}|[+~]\d+))?[ ]*!?[ ]*)?"
 _SED_COMMAND = rf"[ ]*{_SED_RANGE}(?:[pdqQ=]|{'|'.join(_write_changes())})[ ]*"
-# Compiled at the first use: the two take 20 ms, and most runs meet no such program.
+# Compiled at the first use: the two take 20 ms, and most runs never need them.
 _SED = rf"{_SED_COMMAND}(?:;{_SED_COMMAND})*;?[ ]*"
-"""Commands that print, delete and substitute. Those that read or write files (`r`, `w`), run programs (`e`), branch or
-group are unknown."""
+"""Commands that print, delete and substitute. Commands that read or write files (`r`, `w`), run programs (`e`), branch
+or group are not accepted."""
 
 _NAME = "(?:sum|count|total|seen|[a-z])"
-"""Closed, so that no keyword or function (`getline`, `in`, `system`) passes for a variable."""
+"""A fixed set of names, so that no keyword or function (`getline`, `in`, `system`) is taken for a variable."""
 _FIELD = r"\$(?:\d++|NF|\(NF-\d++\))"
 _TEXT = r'"(?:[^"\\\n]|\\[nt])*+"'
 _NUMBER = r"\d++(?:\.\d++)?"
@@ -50,7 +51,7 @@ _VALUE = (
     rf"(?>{_FIELD}|{_TEXT}|{_NUMBER}|length\(\$\d++\)|FILENAME|FNR|NR|NF"
     rf"|{_NAME}(?:\[(?:{_NAME}|{_FIELD})\]|/(?:NR|\d++))?)(?![A-Za-z0-9_(\[/])"
 )
-# A regular expression stands where awk can read nothing but one: as an operand of a rule's condition, never in braces.
+# A regular expression is accepted only where awk can't read `/` as a division: in a rule's condition, never in braces.
 _REGEX = rf"/(?!=){_write_pattern('/')}/"
 _TEST = (
     rf"(?>!?{_REGEX}|{_FIELD} ?!?~ ?{_REGEX}|!?{_NAME}\[{_FIELD}\]\+\+"
@@ -65,17 +66,17 @@ _STATEMENT = (
 _ACTION = rf"\{{ ?{_STATEMENT}(?: ?; ?{_STATEMENT})*+ ?;? ?\}}"
 _RULE = rf"(?>(?:(?:BEGIN|END|{_CONDITION}) ?)?{_ACTION} ?;?|{_CONDITION} ?(?:;|\Z))"
 _AWK = rf" ?(?:{_RULE} ?)++"
-"""Conditions, and actions that print, count and add. The only `>` is a comparison outside of braces, the only `|` is in
-`||`, a text or a regular expression: nothing is written to a file or a program."""
+"""Conditions, and actions that print, count and add. `>` occurs only as a comparison outside braces, and `|` only in
+`||`, a text or a regular expression, so nothing is written to a file or a program."""
 
 
 def is_harmless_sed(script: str) -> bool:
-    """It prints and changes lines on their way to the output."""
+    """Return True for a script that only prints and changes lines on their way to the output."""
     return len(script) <= MAX_CHARACTERS and re.fullmatch(_SED, script) is not None
 
 
 def is_harmless_awk(program: str) -> bool:
-    """It reads its input and prints."""
+    """Return True for a program that only reads its input and prints."""
     return len(program) <= MAX_CHARACTERS and re.fullmatch(_AWK, program) is not None
 
 
@@ -95,7 +96,7 @@ _ELSEWHERE = "//"
 _SCRIPT_OPTIONS = frozenset({"-e", "--expression"})
 _REMOTES = frozenset({"origin", "upstream"})
 _OWN_CODE_ONLY = frozenset({"git", "mkdir", "ruff"})
-"""They act on files, or run at most the hooks that a user set up: what they run is not what a caller wrote."""
+"""Commands that act on files, or run at most the hooks that a user set up, and never code that the caller wrote."""
 _SYSTEM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
 _GROUPING = frozenset({"(", ")", "!"})
 _REFUSED = (":keys", ":nofiles", ":nobrackets", ":noimports", ":noplus", ":nosignatures")
@@ -114,15 +115,15 @@ class Table(Struct, frozen=True, kw_only=True):
     needs: frozenset[str] = frozenset()
     acts: bool = False
     is_open: bool = False
-    """Whatever the arguments are."""
+    """Any arguments are harmless."""
     is_single: bool = False
-    """Long options have one dash, and short ones do not stand together."""
+    """Long options have one dash, and short options can't be combined."""
     extra: frozenset[str] = frozenset()
-    """Words that are neither option nor operand."""
+    """Words that are neither options nor operands."""
     among: frozenset[str] = frozenset()
-    """The only operands that it may have; empty for any."""
+    """The allowed operands; empty for any."""
     refused: tuple[str, ...] = ()
-    """Marks that say how operands must not look."""
+    """Marks of the operands that are not allowed."""
 
 
 class CommandTables(Struct, frozen=True):
@@ -134,24 +135,24 @@ class CommandTables(Struct, frozen=True):
 
 
 class CommandFolders(Struct, frozen=True):
-    """Folders in which a command may run."""
+    """The folders in which a command may run."""
 
     root: str
     folders: tuple[str, ...]
-    """Every folder it may run in, absolute."""
+    """All possible folders, absolute."""
 
     def holds(self, path: str) -> bool:
-        """The path stays below the root, wherever the command runs. As text: links are not followed."""
+        """Return True if the path is below the root from every possible folder. Links are not followed."""
         return all(is_beneath(_join(folder, path), self.root) for folder in self.folders)
 
     def enter(self, folder: str) -> "CommandFolders":
-        """After a `cd` that may have failed."""
+        """Return the possible folders after a `cd`, which may have failed."""
         entered = [_join(before, folder) for before in self.folders]
         return CommandFolders(self.root, tuple(dict.fromkeys((*self.folders, *entered))))
 
 
 def _join(folder: str, path: str) -> str:
-    """A variable of which only the run knows the value leads nowhere that is beneath a root."""
+    """Join as text. A path with a variable whose value is unknown is never below a root."""
     filled = fill_variables(path, {"PWD": folder})
     return _ELSEWHERE if has_variable(filled) else posixpath.normpath(posixpath.join(folder, filled))
 
@@ -161,18 +162,18 @@ def is_beneath(path: str, root: str) -> bool:
 
 
 def is_runner(program: str) -> bool:
-    """It runs other programs or text, or is told by an argument where to write."""
+    """Return True for a program that runs other programs or code, or writes where an argument says."""
     name = posixpath.basename(program)
     return name in _runners() or _VERSIONED.fullmatch(name) is not None
 
 
 def is_tabled(program: str) -> bool:
-    """At least some commands of this program have a table."""
+    """Return True if some commands of this program have a table."""
     return program in _programs()
 
 
 def find_tables(argv: Sequence[str], *, program: str = "") -> CommandTables | None:
-    """The tables for this command, by its longest name; `program` stands for its first word where it is given."""
+    """Find the tables of a command by its longest name. `program` replaces the first word if it is given."""
     words = [program or argv[0], *argv[1:]]
     if words[0] == "[":
         words = ["test", *words[1:-1]] if words[-1] == "]" else words
@@ -187,7 +188,7 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> CommandTables | No
 
 
 def is_vouched(argv: Sequence[str], place: CommandFolders) -> bool:
-    """A table says that this command only looks, wherever it runs."""
+    """Return True if a table says that this command only reads, wherever it runs."""
     found = find_tables(argv)
     if found is None:
         return False
@@ -195,7 +196,7 @@ def is_vouched(argv: Sequence[str], place: CommandFolders) -> bool:
 
 
 def is_unclear(argv: Sequence[str]) -> bool:
-    """It may start a program that its words do not name: no table says otherwise, whatever files it is given."""
+    """Return True if the command may start a program that its words don't name, according to the tables."""
     written = argv[0]
     folder, _, name = written.rpartition("/")
     if folder and folder not in _SYSTEM_FOLDERS:
@@ -211,7 +212,7 @@ def is_unclear(argv: Sequence[str]) -> bool:
 
 
 def get_harm(found: CommandTables, place: CommandFolders, *, named: bool) -> str:
-    """Why these arguments are not known to be harmless; empty when they are. `named`: a rule names the command."""
+    """Return why the arguments aren't known to be harmless; empty if they are. `named`: a rule names the command."""
     reasons = [_try(table, found.arguments, place, named=named) for table in found.tables]
     return "" if "" in reasons else reasons[0]
 
@@ -220,11 +221,11 @@ class Naming(Struct, frozen=True, kw_only=True):
     """The commands that an allow rule names."""
 
     prefixes: Collection[str] = ()
-    """Canonical beginnings of commands, in whole words."""
+    """Canonical prefixes of commands, in whole words."""
     expressions: Collection[str] = ()
-    """Letters that every match of an expression begins with."""
+    """The literal starts of the rule's expressions."""
     trusts_unknown: bool = False
-    """A program that nothing is known of may have any arguments."""
+    """An unknown program may have any arguments."""
 
     def names(self, command: str) -> bool:
         return _names(self.prefixes, command) or _names(self.expressions, command)
@@ -234,7 +235,7 @@ class Naming(Struct, frozen=True, kw_only=True):
 
 
 def get_objection(argv: Sequence[str], text: str, *, naming: Naming, place: CommandFolders) -> str:
-    """Why an allow that matches this command (`text` in its one spelling) does not reach it; empty when it does."""
+    """Return why an allow rule that matches does not apply; empty if it does. `text` is the canonical command."""
     written = argv[0]
     if text in naming.prefixes and _is_named_whole(argv):
         return ""
@@ -253,8 +254,8 @@ def get_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Comm
 
 
 def _is_named_whole(argv: Sequence[str]) -> bool:
-    """The words of the command say what it does: not so where a file decides, or an option that is missing."""
-    # The bare name of a runner says nothing of what it will run: that comes by its input, or by a file.
+    """Return True if the words of the command determine what it does."""
+    # A runner without arguments gets its program from its input or from a file.
     if len(argv) == 1:
         return not is_runner(argv[0])
     found = find_tables(argv)
@@ -267,7 +268,7 @@ def _names(beginnings: Collection[str], command: str) -> bool:
 
 @cache
 def load_tables() -> dict[str, tuple[Table, ...]]:
-    """All of them, by the command that they are for."""
+    """Parse all tables, by command."""
     found: dict[str, tuple[Table, ...]] = {}
     for entry in TABLES.replace("\n    ", " ").strip().splitlines():
         name, _, text = entry.partition(" = ")
@@ -358,13 +359,13 @@ def _try(table: Table, arguments: Sequence[str], place: CommandFolders, *, named
 
 
 class _Arguments:
-    """Options told from operands, in the way that the program itself would."""
+    """The options and operands of a command, parsed as the program itself would."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self.used: set[str] = set()
         self.scripts: list[str] = []
-        """Values of options that are programs."""
+        """Programs that are given as values of options (`-e`)."""
         self.operands: list[str] = []
 
     def read(self, arguments: Sequence[str]) -> str:
@@ -411,7 +412,7 @@ class _Arguments:
             if takes in ("value", "word") and place == len(word):
                 return self._take_value(name, rest)
             if takes == "word":
-                # The program takes the next word as the value, and reads on here: `tree -Po PATTERN FILE`.
+                # The program reads more options in this word, and the value in the next: `tree -Po PATTERN FILE`.
                 return f"option {name!r} in {word[:80]!r} is not known to be harmless"
             if takes != "nothing":
                 self._keep(name, word[place:])
@@ -423,7 +424,7 @@ class _Arguments:
             self.scripts.append(value)
 
     def _take_value(self, name: str, rest: list[str]) -> str:
-        # A program that takes no value here would read an option in its place.
+        # If the program took no value here, it would read the next word as an option.
         if not rest or rest[-1].startswith("-"):
             return f"option {name!r} has no value, or one that looks like an option"
         self._keep(name, rest.pop())
@@ -455,7 +456,7 @@ def _check_operands(table: Table, reading: _Arguments, place: CommandFolders) ->
 
 
 def _get_refused(table: Table, operands: Sequence[str]) -> str:
-    """By the marks that say how many operands there are, and how they must not look."""
+    """Return the reason to reject the operands, by the table's marks; empty if there is none."""
     if table.most is not None and len(operands) > table.most:
         return f"it takes {table.most} such argument"
     if table.among:
@@ -464,12 +465,12 @@ def _get_refused(table: Table, operands: Sequence[str]) -> str:
         return "an argument is not the name of a setting"
     if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
         return "an argument stands for a file of arguments"
-    # bash's own `test` evaluates what is in brackets; the answer must not depend on which `test` runs.
+    # The builtin `test` of bash evaluates array subscripts, which can run commands.
     if ":nobrackets" in table.refused and any("[" in word for word in operands):
         return "an argument has a bracket"
     if ":noplus" in table.refused and any(word.startswith("+") for word in operands):
         return "an argument is a command for the pager"
-    # A filter of jq may name a file to read, and the folder to look for it in.
+    # A jq filter can import a file from any folder.
     if ":noimports" in table.refused and any(_IMPORT.search(word) for word in operands):
         return "an argument may bring in another file"
     return ""
@@ -491,7 +492,7 @@ def _check_script(kind: Literal["sed", "awk"], reading: _Arguments, place: Comma
 
 
 def _check_remote(operands: Sequence[str]) -> str:
-    """A repository by another name than the usual ones may be a folder, whose hooks would run."""
+    """Check a remote. An unusual name may be the path of a repository, whose hooks would run."""
     if operands and operands[0] not in _REMOTES:
         return f"{operands[0][:80]!r} may be a path to a repository; a rule that names it whole can allow it"
     return _first_wrong(word for word in operands if not _PLAIN.fullmatch(word))

@@ -1,13 +1,13 @@
-"""A line for the shell, parsed by a small grammar: words, pipes, `&&`, `||`, `;`, files as input. Pure text.
+"""A shell line, parsed by a small grammar: words, pipes, `&&`, `||`, `;`, and files as input. Pure text.
 
-What it accepts means the same to bash, word for word. File patterns and a few known variables are kept as marks in a
-word; unlike bash, what a variable holds stays one word, and a pattern in an option is literal. A mark is a character
-that no line contains, since lines are ASCII. So a word stays one text, and `*` in quotes is told from `*` as a
-pattern. Everything else (other expansions, backslashes, here-documents, subshells, files as output, assignments,
-keywords, characters beyond ASCII) is not understood, and says so.
+An accepted line means the same to bash, word for word. File patterns and a few known variables become marks in a word.
+Unlike in bash, a variable's value stays one word, and a pattern in an option is literal. A mark is a character that no
+line contains, because lines are ASCII. So a word stays a string, and a quoted `*` differs from a pattern. Everything
+else (other expansions, backslashes, here-documents, subshells, output files, assignments, keywords, non-ASCII
+characters) is not understood, and the result says why.
 
-`find … | xargs …` is a command over files of the workspace. Names with blanks or newlines would be torn apart, and a
-link leads elsewhere; so the pair is run with `! -type l -print0` and `-0`.
+`find … | xargs …` is treated as one command over workspace files. It runs with `! -type l -print0` and `-0`, because
+names with blanks or newlines would be split, and links lead elsewhere.
 """
 
 import os
@@ -20,15 +20,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 ANY, ONE, OPEN, NOT, CLOSE = "\ue000", "\ue001", "\ue002", "\ue003", "\ue004"
-"""`*`, `?`, `[`, `[!` and `]` where they stand for names of files."""
+"""Marks for `*`, `?`, `[`, `[!` and `]` in file patterns."""
 VARIABLE, END = "\ue010", "\ue011"
-"""Around the name of a variable."""
+"""Marks around the name of a variable."""
 FOLDER = f"{VARIABLE}PWD{END}"
 
 KNOWN_VARIABLES = ("PWD", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "TERM", "TMPDIR")
-"""A command sees them as the agent was started with them: nothing that a model wrote is in them."""
+"""Variables whose values come from the agent's own environment and never from the model."""
 MAX_NAMES = 5_000
-"""A pattern that stands for more files than this stays as it is."""
+"""A pattern that matches more files than this is not expanded."""
 
 _PATTERNS = {"*": ANY, "?": ONE, "[!": NOT, "[^": NOT, "[": OPEN, "]": CLOSE}
 _SHOWN = {ANY: "*", ONE: "?", NOT: "[!", OPEN: "[", CLOSE: "]"}
@@ -38,19 +38,19 @@ _WRITTEN_VARIABLE = re.compile(r"\$\{?([A-Z]+)\}?")
 
 
 def mark_patterns(text: str) -> str:
-    """A piece of an unquoted word in which `*`, `?` and brackets are patterns."""
+    """Replace `*`, `?` and brackets in a piece of an unquoted word with marks."""
     for letter, mark in _PATTERNS.items():
         text = text.replace(letter, mark)
     return text
 
 
 def mark_variables(text: str) -> str:
-    """A piece of a word in which every `$NAME` is a known variable."""
+    """Replace every `$NAME` in a piece of a word with marks. All of them must be known variables."""
     return _WRITTEN_VARIABLE.sub(lambda found: f"{VARIABLE}{found[1]}{END}", text)
 
 
 def is_open(word: str) -> bool:
-    """It has a mark: what it means is known when it is run."""
+    """Return True if the word has a mark, so that its meaning depends on the time and place it runs."""
     return _MARKS.search(word) is not None
 
 
@@ -63,12 +63,12 @@ def has_variable(word: str) -> bool:
 
 
 def split_marks(word: str) -> list[str]:
-    """Literal texts and marks, in order; a variable is one piece with its name."""
+    """Split a word into literal texts and marks; a variable's marks and name are one piece."""
     return [piece for piece in _MARKS.split(word) if piece]
 
 
 def show_mark(piece: str, following: str = "") -> str:
-    """A mark as it is written in a line."""
+    """Return a mark as it is written in a line."""
     if piece[0] != VARIABLE:
         return _SHOWN[piece]
     name = piece[1:-1]
@@ -77,23 +77,23 @@ def show_mark(piece: str, following: str = "") -> str:
 
 
 def show_word(word: str) -> str:
-    """For people and for rules that read words: with `*` and `$NAME`, whether they stood in quotes or not."""
+    """Return a word for users and rules, with `*` and `$NAME` instead of marks."""
     if not is_open(word):
         return word
     return "".join(show_mark(piece) if _MARKS.fullmatch(piece) else piece for piece in split_marks(word))
 
 
 def fill_variables(word: str, values: Mapping[str, str]) -> str:
-    """With the value of each variable that has one here; nothing else changes."""
+    """Replace the marks of these variables with their values."""
     for name, value in values.items():
         word = word.replace(f"{VARIABLE}{name}{END}", value)
     return word
 
 
 def expand_pattern(word: str, folder: str) -> list[str]:
-    """The files that the word stands for, or the word as it is written where there are none. Looks at the disk.
+    """List the files that match a word, or the word itself if none does. Reads the disk.
 
-    A name that begins with a dash comes with `./` in front, so that no file is taken for an option.
+    Names that start with a dash get the prefix `./`, so that no file is taken for an option.
     """
     pieces = split_marks(fill_variables(word, {"PWD": folder}))
     pattern = "".join(_SHOWN.get(piece) or escape(piece) for piece in pieces)
@@ -110,7 +110,7 @@ MAX_COMMANDS = 50
 
 _PLAIN = (
     r"(?:[A-Za-z0-9_./,:@%+=^-]|(?<=[A-Za-z0-9_./,:@%+=^-])\#|(?<=[A-Za-z0-9_^~])~|(?<=@)\{[A-Za-z0-9-]+\}|\{\}"
-    # A bracket that stands alone is the command `[`, or the end of it.
+    # A single bracket is the command `[`, or its last argument.
     r"|(?<![^ \t;|&])[\[\]](?=[ \t;|&]|\Z))"
 )
 _PATTERN = r"(?:[*?]|\[[!^]?[A-Za-z0-9_.]+(?:-[A-Za-z0-9_.]+)?\])"
@@ -158,31 +158,31 @@ _STRANGE = (
 
 
 class SimpleCommand(Struct, frozen=True):
-    """A program and its arguments, as they are handed to the system."""
+    """A program and its arguments, as passed to the system."""
 
     argv: tuple[str, ...]
     redirects: tuple[str, ...] = ()
-    """Only `2>&1` and its like, outputs that are thrown away, and `<` with a file that is read."""
+    """Only `2>&1` and similar, output to `/dev/null`, and `<` with an input file."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Files that it reads as its input."""
+        """The files of `<` redirects."""
         return tuple(redirect[1:] for redirect in self.redirects if redirect.startswith("<"))
 
     @property
     def is_open(self) -> bool:
-        """Some of its words are patterns or variables."""
+        """True if some of its words have patterns or variables."""
         return any(is_open(word) for word in (*self.argv, *self.inputs))
 
     def render(self) -> str:
-        """The one spelling; reading it gives the same argv."""
+        """Return the canonical form; parsing it gives the same argv."""
         return " ".join([quote_word(word) for word in self.argv])
 
 
 class Pipeline(Struct, frozen=True):
     commands: tuple[SimpleCommand, ...]
     connector: Connector = ""
-    """Connector before the command."""
+    """The connector before the pipeline."""
 
 
 class ShellLine(Struct, frozen=True):
@@ -193,19 +193,19 @@ class ShellLine(Struct, frozen=True):
         return tuple(command for pipeline in self.pipelines for command in pipeline.commands)
 
     def render(self) -> str:
-        """The one spelling of the whole line, with its redirections."""
+        """Return the canonical form of the line, with its redirects."""
         return "".join(_join(pipeline) for pipeline in self.pipelines)
 
 
 class NotUnderstood(Struct, frozen=True):
-    """The line may be good bash; it is not one whose effect can be told from its words."""
+    """A line whose effect can't be determined from its words, although it may be valid in bash."""
 
     reason: str
-    """Completes "It contains …"."""
+    """Completes the sentence "The line contains …"."""
 
 
 def parse_line(text: str) -> ShellLine | NotUnderstood:
-    """Read one line. Never raises, and takes time linear in the text."""
+    """Parse a line. Never raises, and takes linear time."""
     line = text.strip(_EDGE)
     if len(line) > MAX_CHARACTERS:
         return NotUnderstood(f"more than {MAX_CHARACTERS} characters")
@@ -213,13 +213,13 @@ def parse_line(text: str) -> ShellLine | NotUnderstood:
 
 
 def canonical_command(text: str) -> str:
-    """The one spelling of what is understood; everything else as it is."""
+    """Return the canonical form of an understood line; any other text unchanged."""
     line = parse_line(text)
     return line.render() if isinstance(line, ShellLine) else text
 
 
 def quote_word(word: str) -> str:
-    """For bash and for `parse_line`: single quotes where the word needs any, none around patterns and variables."""
+    """Quote a word for bash and `parse_line`: in single quotes if needed, but not patterns and variables."""
     if is_open(word):
         return _quote_open(split_marks(word))
     if _PLAIN_WORD.fullmatch(word):
@@ -328,7 +328,7 @@ class _Reader:
 def _unquote(token: str) -> str:
     if _PLAIN_WORD.fullmatch(token):
         return token
-    # bash would look for a file of that name, option and all: who writes `--include=*.py` means the letters.
+    # bash would look for a file named like the whole option; the author of `--include=*.py` means the characters.
     is_option = token.startswith("-")
     return "".join(_read_piece(piece, is_option=is_option) for piece in _PIECE.findall(token))
 
@@ -359,11 +359,11 @@ def _render_redirect(redirect: str) -> str:
 
 
 def _name_strange(line: str, place: int) -> NotUnderstood:
-    """Name the first unsupported character from here on."""
+    """Name the first unsupported construct from this place on."""
     rest = line[place:]
     for index, character in enumerate(rest):
         if character in "'\"" and character in rest[index + 1 :]:
-            # It is closed: what cannot are in it comes next.
+            # The quote is closed, so the unsupported character is inside it.
             continue
         if not character.isascii():
             return NotUnderstood(f"the character {character!r}, which is not ASCII")
@@ -377,7 +377,7 @@ def _name_strange(line: str, place: int) -> NotUnderstood:
 
 XARGS, FIND = "xargs", "find"
 _VALUED = frozenset({"-n", "-L", "-P", "--max-args", "--max-procs"})
-"""With a number, attached or as the next word. `--max-lines` is not among them: a word after it is the program."""
+"""Options with a number, attached or as the next word. Not `--max-lines`: the word after it is the program."""
 _NUMBER = re.compile(r"=?\d+")
 _XARGS_FLAGS = frozenset({"-r", "-t", "-x", "--no-run-if-empty", "--verbose", "--exit"})
 _ZERO = frozenset({"-0", "--null"})
@@ -385,9 +385,9 @@ _PRINTS = ("-print", "-print0")
 _NOT_A_LIST = frozenset({"-printf", "-ls", "-L", "-H", "-follow", "-quit"})
 _OR = frozenset({"-o", "-or", ","})
 _READS_ARGUMENTS = frozenset({"@", "+"})
-"""A name that begins like this is a file of arguments or a command to some programs."""
+"""To some programs, a name with this prefix is a file of arguments or a command."""
 _FILES = ("./a", "./b")
-"""Stand for whatever names come: two, because a second one may mean something else."""
+"""Sample file names. There are two because a second argument may have another meaning."""
 
 
 class XargsCall(Struct, frozen=True):
@@ -395,18 +395,18 @@ class XargsCall(Struct, frozen=True):
     command: tuple[str, ...]
     is_zero: bool
     replaced: str = ""
-    """The word that stands for a name in the command; without one names come at the end."""
+    """The placeholder for a name (`-I`); without one, names are appended."""
 
     @property
     def over_files(self) -> tuple[str, ...]:
-        """The command with files of the workspace in the place of names."""
+        """The command with sample file names."""
         if not self.replaced:
             return (*self.command, *_FILES)
         return tuple(_FILES[0] if word == self.replaced else word for word in self.command)
 
 
 def read_xargs(argv: Sequence[str]) -> XargsCall | None:
-    """Nothing where an option is not known, or a name would be only a part of a word."""
+    """Parse an `xargs` command; None for an unknown option, or if a name would become a part of a word."""
     if argv[0] != XARGS:
         return None
     rest, options, replaced = list(argv[1:]), list[str](), ""
@@ -430,14 +430,14 @@ def read_xargs(argv: Sequence[str]) -> XargsCall | None:
 
 
 def is_name_list(argv: Sequence[str], *, is_zero: bool) -> bool:
-    """It prints names of files and nothing else, each with the end that is expected."""
+    """Return True for a `find` command that prints only file names, each with the expected separator."""
     if argv[0] != FIND or not _NOT_A_LIST.isdisjoint(argv) or _READS_ARGUMENTS.intersection(word[:1] for word in argv):
         return False
     return "-print" not in argv if is_zero and "-print0" in argv else not is_zero and "-print0" not in argv
 
 
 def pair_commands(commands: Sequence[SimpleCommand]) -> tuple[SimpleCommand, ...]:
-    """The commands of a pipe, where `find` hands names to `xargs` in the form that keeps them whole."""
+    """Rewrite pairs of `find` and `xargs` so that names are separated by zero bytes."""
     paired = list(commands)
     for number, command in enumerate(commands[1:], start=1):
         call, names = read_xargs(command.argv), commands[number - 1]

@@ -1,7 +1,8 @@
-"""Runs a line that was read before, word for word and without a shell. A program of its own, started by `shells`.
+"""Runs a parsed line word by word, without a shell. A separate program, started by `shells`.
 
-Its one argument is JSON: `[[connector, [[argv, redirects], …]], …]`. Names of variables stand between two marks, as in
-`words`. It ends as the last pipeline ended. Standard library only: it is handed to an interpreter as text.
+Its only argument is JSON: `[[connector, [[argv, redirects], …]], …]`. Names of variables are between two marks, as in
+`line`. Its exit code is that of the last pipeline. Standard library only, because it is passed to an interpreter as
+text.
 """
 
 import json
@@ -15,7 +16,7 @@ VARIABLE = re.compile("\ue010([A-Z]+)\ue011")
 
 
 def main(text: str) -> int:
-    """Every pipeline whose turn it is, in order."""
+    """Run the pipelines in order, as their connectors demand."""
     status = 0
     for connector, commands in json.loads(text):
         if (connector == "&&" and status != 0) or (connector == "||" and status == 0):
@@ -37,7 +38,7 @@ def change_folder(argv: list[str]) -> int:
 
 
 def run_pipeline(commands: list[tuple[list[str], list[str]]]) -> int:
-    """Connected by pipes and all at once; the exit code is that of the last."""
+    """Run commands in parallel, connected by pipes. Returns the exit code of the last one."""
     children: list[int] = []
     source = -1
     for number, (argv, redirects) in enumerate(commands):
@@ -57,7 +58,7 @@ def run_pipeline(commands: list[tuple[list[str], list[str]]]) -> int:
 
 
 def fill(word: str) -> str:
-    """With the values that variables have here and now."""
+    """Replace variables with their current values."""
     return VARIABLE.sub(lambda found: os.environ.get(found[1], ""), word)
 
 
@@ -69,7 +70,7 @@ def become(argv: list[str], redirects: list[str], *, source: int, sink: int) -> 
                 os.dup2(descriptor, place)
         for redirect in redirects:
             apply_redirect(redirect)
-        # Python ignores these, and what is ignored stays so in the program.
+        # Python ignores these signals, and the program would inherit that.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.execvp(argv[0], argv)  # noqa: S606  an argument list, and there is no shell

@@ -1,8 +1,8 @@
-"""Links in the words of a line, replaced by their targets. Looks at the disk, runs nothing.
+"""Links in the words of a line, replaced by their targets. Reads the disk, runs nothing.
 
-Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to another folder; so is
-`git status`, unless it runs in a repository within the workspace, whose own configuration names programs; and so is
-`ruff --version`, unless the first `ruff` on PATH is a file that a confined program can write.
+Tables and rules only see words. `cat docs/key` looks harmless, but `docs` may be a link to another folder. `git status`
+looks harmless, but a repository inside the workspace may name programs in its configuration. `ruff --version` looks
+harmless, but a confined program may have written the first `ruff` on PATH.
 """
 
 import os
@@ -19,23 +19,23 @@ from metier.tools.shell.programs import BUILTINS
 
 _GIT = "git"
 _STARTS = {"zcat": ("gzip",), "egrep": ("grep",), "fgrep": ("grep",)}
-"""Programs that are shell scripts on many systems, and the programs that these find by PATH."""
+"""Programs that are shell scripts on many systems, and the programs that they start by PATH."""
 _QUIET_GIT = frozenset({
     "blame", "branch", "cat-file", "config", "for-each-ref", "log", "ls-files", "ls-tree", "merge-base", "name-rev",
     "reflog", "remote", "rev-list", "rev-parse", "shortlog", "show", "show-ref", "tag", "worktree",
 })  # fmt: skip
-"""Commands of git that do not look into the working trees of submodules."""
+"""Git commands that do not enter the working trees of submodules."""
 _IGNORE = re.compile(rb"(?i)\bignore\b")
 _HARMLESS_IGNORE = re.compile(rb"(?im)^[ \t]*ignore[ \t]*=[ \t]*(?:dirty|all)[ \t\r]*$")
 _GITLINK_MODE = (0o160000).to_bytes(4, "big")
 _ENV = re.compile(rb"#![ \t]*/(?:usr/)?bin/env[ \t]+(?:-S[ \t]+)?([A-Za-z0-9_.+-]+)")
-"""The first line of a script whose interpreter is found by PATH."""
+"""The first line of a script whose interpreter is searched in PATH."""
 _FOLLOWS_ENTRIES = "diff"
-"""Given two folders, it shows what the links in them lead to; others that do so are asked about."""
+"""Given two folders, it reads the targets of links in them. Other programs that do so need approval."""
 
 
 class ProgramSearch(Struct, frozen=True):
-    """Lookup of programs by name, and the folders in which a confined program could have placed one."""
+    """Looks up programs by name, and knows the folders in which a confined program could have placed one."""
 
     path: str
     writable: tuple[str, ...]
@@ -44,8 +44,8 @@ class ProgramSearch(Struct, frozen=True):
     def get_planted(self, argv: Sequence[str], place: CommandFolders) -> str:
         """The path of a program in a writable folder whose name a table vouches for; empty if there is none.
 
-        A program that a rule has to name (`pytest`) may well be in the workspace. It is reported only if it takes the
-        place of another one and is known to run no code of the caller, such as `git`.
+        Programs that rules have to name (`pytest`) may be in the workspace. They are reported only if they shadow
+        another program and are known to run no code of the caller, such as `git`.
         """
         name = argv[0]
         if "/" in name or name == CD or name in BUILTINS.split():
@@ -60,13 +60,13 @@ class ProgramSearch(Struct, frozen=True):
         return found[0] if is_vouched(argv, place) or (is_shadow and not is_unclear(argv)) else ""
 
     def _get_started(self, name: str, file: str) -> str:
-        """The path of a program in a writable folder that this one, a script, would start; empty if there is none."""
+        """Return the path of a program in a writable folder that this script would start; empty if there is none."""
         names = [*_STARTS.get(name, ()), *_read_interpreter(file)]
         starts = (self._list_files(each)[:1] for each in names)
         return next((path for paths in starts for path in paths if self._is_writable(path)), "")
 
     def _list_files(self, name: str) -> list[str]:
-        """Every program of this name, in the order of PATH."""
+        """List all programs of this name, in the order of PATH."""
         files = [os.path.join(folder, name) for folder in self.path.split(os.pathsep) if folder]  # noqa: PTH118
         return [file for file in files if os.path.isfile(file) and os.access(file, os.X_OK)]  # noqa: PTH113
 
@@ -84,7 +84,7 @@ def _read_interpreter(file: str) -> list[str]:
 
 
 def follow_links(line: ShellLine, place: CommandFolders, programs: ProgramSearch | None = None) -> ShellLine:
-    """The same line where no word leads elsewhere. `place` has no links on its way."""
+    """Replace links in the line with their targets. Without any, the line stays equal. `place` must not have links."""
     followed = [_follow(command, where, programs) for command, where in walk_commands(line, place)]
     pipelines: list[Pipeline] = []
     for pipeline in line.pipelines:
@@ -111,7 +111,7 @@ def _follow(command: SimpleCommand, place: CommandFolders, programs: ProgramSear
 
 
 def _list_git_options(words: Sequence[str], place: CommandFolders) -> tuple[str, ...]:
-    """Options that say what the disk makes of this git command: no rule or table allows them."""
+    """Return git options that express what the disk adds to this command. No rule or table allows them."""
     if nested := get_nested_repository(place):
         return ("-C", nested)
     command = next((word for word in words if not word.startswith("-")), "")
@@ -128,7 +128,7 @@ def _enters_submodules(folder: str) -> bool:
             return False
     modules = os.path.join(top, ".gitmodules")  # noqa: PTH118
     if not os.path.lexists(modules):
-        # Git reads the committed file then, so that only a repository without submodules is known to be safe.
+        # Git then reads `.gitmodules` from the index, so only a repository without submodules is known to be safe.
         return _has_submodules(os.path.join(top, ".git"))  # noqa: PTH118
     try:
         with open(modules, "rb") as stream:  # noqa: PTH123
@@ -139,7 +139,7 @@ def _enters_submodules(folder: str) -> bool:
 
 
 def _has_submodules(git: str) -> bool:
-    """By the mode of an entry in the index; a repository that cannot be read counts as one that has some."""
+    """Return True if an index entry has the mode of a submodule, or if the repository cannot be read."""
     try:
         if os.path.isfile(git):  # noqa: PTH113
             with open(git, encoding="utf-8") as stream:  # noqa: PTH123
@@ -157,7 +157,7 @@ def _has_submodules(git: str) -> bool:
 
 
 def get_nested_repository(place: CommandFolders) -> str:
-    """The repository below the root that git would work on in one of the folders; empty where there is none."""
+    """Return the nested repository that git would use in one of the folders; empty if there is none."""
     for folder in place.folders:
         path = folder
         while path != place.root and is_beneath(path, place.root):
@@ -168,7 +168,7 @@ def get_nested_repository(place: CommandFolders) -> str:
 
 
 def _follow_entries(word: str, folders: Sequence[str]) -> list[str]:
-    """A folder also stands for every entry of it that is a link: each may lead elsewhere."""
+    """List the targets of all links in a folder, because the program follows them."""
     leading: set[str] = set()
     for folder in folders:
         path = os.path.join(folder, word)  # noqa: PTH118  as above
@@ -181,12 +181,12 @@ def _follow_entries(word: str, folders: Sequence[str]) -> list[str]:
 
 
 def _follow_word(word: str, folders: Sequence[str]) -> str:
-    """Also the value of an option: `--file=link/x`."""
+    """Resolve the links of a word, or of an option's value (`--file=link/x`)."""
     option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
     for folder in folders:
         filled = fill_variables(value, {"PWD": folder})
-        path = os.path.join(folder, filled)  # noqa: PTH118  as text: a `..` behind a link means what the system takes it for
-        # What is not there yet may be when the line runs; where it would be can lead elsewhere too.
+        path = os.path.join(folder, filled)  # noqa: PTH118  as text: the system resolves `..` after a link
+        # A missing file may exist when the line runs, and its folder may be a link too.
         if not value or not (os.path.lexists(path) or os.path.isdir(os.path.dirname(path))):  # noqa: PTH112, PTH120
             continue
         real = os.path.realpath(path)

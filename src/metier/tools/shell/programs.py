@@ -1,26 +1,26 @@
 """Facts about programs: harmless arguments, and programs that run others. Data only.
 
-An entry allows what it lists and nothing else. The words of a table:
+A table allows only the arguments that it lists. Its words:
 
-    -la          the short options `-l` and `-a`, alone or together
+    -la          the short options `-l` and `-a`, alone or combined
     -n:          a short option with a value, attached or as the next word
-    --all        a long option without value;  --max=  with one;  --color?  with one after `=`, or without
+    --all        a long option without a value;  --max=  with a value;  --color?  with a value after `=`, or without
     -#           a number as an option, as in `head -20`
-    -name! -run= of programs whose long options have one dash (`find`, `go`): with one word after it; with `=` or a word
-    -L!          a short option whose value is always the next word, of a program that reads on in this one (`tree`)
-    :paths :words :none :pattern   what the other words are: files, anything, nothing, first anything and then files
+    -name! -run= long options with one dash (`find`, `go`): with the next word as the value; with `=` or the next word
+    -L!          a short option whose value is always the next word, while more options follow in this one (`tree`)
+    :paths :words :none :pattern   the operands: files, any words, none, or any word and then files
     :keys        every operand is the name of a setting, such as `user.name`
-    :most=1      at most so many of them
-    :needs=--get one of these must be there
-    :acts        it changes the workspace or runs code of it: an allow must name the command, not only the program
-    :any         whatever the arguments are
-    :plain       names without `:` and blanks;  :plus  words that begin with `+`
-    :remote      as `:plain`, the first of them `origin` or `upstream`: another word may be a path to a repository
+    :most=1      the maximum number of operands
+    :needs=--get one of these options is required
+    :acts        it changes the workspace or runs its code: an allow rule must name the command, not only the program
+    :any         any arguments
+    :plain       names without `:` and blanks;  :plus  words that start with `+`
+    :remote      as `:plain`, but the first is `origin` or `upstream`: another word may be a path to a repository
     :among=a,b   only these words
-    :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`;  :noimports  none brings in another file
-    :sed :awk    the first of the other words, or the value of `-e`, is a program of a known form; the rest are files
-    :noplus      no operand begins with `+`;  :nosignatures  no format asks for a signature, which starts gpg
-    :single      long options have one dash;  :grouping  `(`, `)` and `!` stand between them
+    :nofiles     no operand starts with `@`;  :nobrackets  none has a `[`;  :noimports  none imports another file
+    :sed :awk    the first operand, or the value of `-e`, is a program of a known form; the rest are files
+    :noplus      no operand starts with `+`;  :nosignatures  no format asks for a signature, which starts gpg
+    :single      long options have one dash;  :grouping  `(`, `)` and `!` may occur between them
 """
 
 TABLES = """
@@ -259,7 +259,7 @@ pyright = --stats --outputjson --verbose --level= --warnings --version :paths :a
 basedpyright = --stats --outputjson --verbose --level= --warnings --version :paths :acts
 tsc = --noEmit --pretty :none :needs=--noEmit :acts
 """
-"""One command a line, `=`, its table; an indented line continues. A command that stands twice has two tables."""
+"""One command per line, `=`, and its table. An indented line continues the table. A command may have several tables."""
 
 SAME_TABLE: dict[str, str] = {
     "egrep": "grep",
@@ -307,7 +307,8 @@ yum brew snap flatpak pacman rpm install run-parts start-stop-daemon pre-commit 
 ld-linux-x86-64.so.2 fakeroot proot bwrap firejail gtester logrotate iptables ip tcpdump nmap wget curl aria2c dc bc
 m4 cpan gem bundle composer nroff troff groff pg_dump restic rclone tee dd
 """
-"""They run other programs, or text, or write where an argument says: a bare name never allows them."""
+"""Programs that run other programs or code, or write where an argument says. A rule with the bare name never allows
+them."""
 
 PLAIN = """
 cp mv rm rmdir touch ln link unlink chmod chown chgrp truncate shred sync mktemp mkfifo kill pgrep pkill pidof ps top
@@ -315,11 +316,11 @@ free vmstat lscpu lsblk lsof ss netstat pstree who w users last groups logname t
 base64 base32 basenc shuf tsort join expand unexpand fmt pr factor numfmt sum b2sum sha224sum sha384sum iconv dos2unix
 unix2dos xxd uuidgen yes gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd dig host nslookup ping tput clear
 """
-"""They have no table and start no other program, whatever their arguments are."""
+"""Programs without a table that start no other program, whatever their arguments."""
 
 BUILTINS = """
 . : alias bg bind break builtin caller command compgen complete compopt continue declare dirs disown enable eval exec
 exit export fc fg getopts hash help history jobs let local logout mapfile popd pushd read readarray readonly return
 set shift shopt source suspend times trap type typeset ulimit umask unalias unset wait
 """
-"""They exist in a shell alone: a line with one of them is run by bash."""
+"""Builtins that exist only in a shell: a line with one of them is run by bash."""

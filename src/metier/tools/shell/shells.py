@@ -1,4 +1,4 @@
-"""Running a line: its words directly, or its text by a shell. bash and PowerShell behind one interface."""
+"""Run a line word by word, or as text by a shell. bash and PowerShell behind one interface."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand, has_vari
 RUNNER = Path(__file__).with_name("line_runner.py")
 _WITH_PATH = 'PATH="$1" exec "$0" -c "$2"'
 _PWSH_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
-"""PowerShell takes typographic quotes for plain ones."""
+"""PowerShell treats typographic quotes like plain ones."""
 _PWSH_REDIRECTS = {
     ">/dev/null": ">$null", "1>/dev/null": ">$null", "2>/dev/null": "2>$null", "&>/dev/null": "*>$null",
     "2>&1": "2>&1", ">&1": "", "1>&1": "", "2>&2": "",
@@ -24,23 +24,23 @@ _PWSH_REDIRECTS = {
 class Shell(Protocol):
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for users."""
         ...
 
     def run_text(self, text: str, *, path: str) -> list[str]:
-        """The arguments that have the shell itself read the text, with programs found in the folders of `path`."""
+        """Return the arguments that run the text in the shell, with `path` as its PATH."""
         ...
 
     def run_line(self, line: ShellLine) -> list[str]:
-        """The arguments that run exactly the words of the line. Raises `ToolFailed` where that cannot be said."""
+        """Return the arguments that run exactly the words of the line. Raises `ToolFailed` if the shell can't."""
         ...
 
 
 class PosixShell(Struct, frozen=True):
-    """`/bin/bash -lc` for text; a line that was understood is run without any shell.
+    """`/bin/bash -lc` for text; understood lines run without a shell.
 
-    The files that a login shell reads may set PATH, and then one program would be found in two places, by how its line
-    was written. The shell that reads the text therefore has the PATH that programs without a shell have.
+    The startup files of a login shell may change PATH, so that text and understood lines would find different programs.
+    Therefore a second shell with the original PATH runs the text.
     """
 
     program: str = "/bin/bash"
@@ -59,12 +59,12 @@ class PosixShell(Struct, frozen=True):
             [pipeline.connector, [[command.argv, command.redirects] for command in pipeline.commands]]
             for pipeline in line.pipelines
         ]
-        # As text, because a sandbox need not show the folder that this package is in.
+        # As text, because the folder of this package may not be visible in the sandbox.
         return [base_interpreter(), "-I", "-S", "-c", RUNNER.read_text(encoding="utf-8"), json.dumps(order)]
 
 
 class PowerShell(Struct, frozen=True):
-    """`pwsh -NoProfile -Command` for text; lines that were understood are quoted word for word."""
+    """`pwsh -NoProfile -Command` for text; understood lines are quoted word by word."""
 
     program: str = "pwsh"
 
@@ -82,18 +82,18 @@ class PowerShell(Struct, frozen=True):
 
 
 def choose_shell(platform: str, *, linux: str, windows: str) -> Shell:
-    """`platform` as `sys.platform` has it."""
+    """Choose the shell for a value of `sys.platform`."""
     return PowerShell(windows) if platform == "win32" else PosixShell(linux)
 
 
 def find_only(line: ShellLine) -> SimpleCommand | None:
-    """The command of a line that is nothing but one program with its arguments."""
+    """Return the command of a line that has only one program with arguments, or None."""
     commands = line.commands
     return commands[0] if len(commands) == 1 and not commands[0].redirects and commands[0].argv[0] != "cd" else None
 
 
 def quote_powershell(word: str) -> str:
-    """A literal of PowerShell: nothing in it is expanded but the known variables."""
+    """Quote a word for PowerShell, so that only known variables are expanded."""
     if has_variable(word):
         pieces = [
             f"$env:{piece[1:-1]}" if has_variable(piece) else quote_powershell(piece) for piece in split_marks(word)
@@ -103,7 +103,7 @@ def quote_powershell(word: str) -> str:
 
 
 def render_powershell(line: ShellLine) -> str:
-    """The line in PowerShell's words. Raises `ToolFailed` for a redirection that it does not have."""
+    """Render the line for PowerShell. Raises `ToolFailed` for an unsupported redirect."""
     return "".join(_render_pipeline(pipeline) for pipeline in line.pipelines)
 
 

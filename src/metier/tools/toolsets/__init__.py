@@ -1,4 +1,4 @@
-"""The base class for toolsets of skill authors: its methods are tools. Runs nothing by itself.
+"""The base class for the toolsets of skills, whose methods are tools. Runs nothing by itself.
 
     class Greetings(AgentToolset):
         async def greet(self, name: Annotated[str, Field(description="Whom to greet")]) -> Response:
@@ -23,23 +23,23 @@ _DECLARATION = "__metier_declaration__"
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
-    """The author's declaration about one tool. Without one, the tool may do anything, once."""
+    """The author's declaration about a tool. The default is an unknown effect, so calls are never repeated."""
 
     effect: Effect = "opaque"
     risk: Risk = "medium"
 
 
 class AgentToolset:
-    """The base of every toolset. Public methods of the class are its tools, unless `get_tools` says otherwise."""
+    """The base of every toolset. Its public methods are the tools, unless `get_tools` is overridden."""
 
     def __init__(self, config: Mapping[str, JsonValue] | None = None) -> None:
         self.config: Mapping[str, JsonValue] = config or {}
 
     idempotency_key: str = ""
-    """Set for each call; the same when a call is repeated after a crash. A `keyed` tool hands it on."""
+    """Set for each call; the same when a call is repeated after a crash. A `keyed` tool passes it on."""
 
     def get_tools(self) -> Sequence[Callable[..., object]]:
-        """The methods that are tools, in the order in which they are written."""
+        """Return the methods that are tools, in the order of their definition."""
         names = dict.fromkeys(
             name
             for owner in reversed(type(self).__mro__)
@@ -59,7 +59,7 @@ class AgentToolset:
 def declare[Method: Callable[..., object]](
     *, effect: Effect = "opaque", risk: Risk = "medium"
 ) -> Callable[[Method], Method]:
-    """Promise what repeating a call does (`read`, `idempotent`, `keyed`, `opaque`) and how much harm it can do."""
+    """Declare the effect of repeating a call (`read`, `idempotent`, `keyed` or `opaque`) and its risk."""
 
     def mark(method: Method) -> Method:
         setattr(method, _DECLARATION, Declaration(effect=effect, risk=risk))

@@ -1,6 +1,6 @@
 """The toolsets of skills as tools of a run.
 
-Their code runs in one worker process per skill, never in the agent; the process is killed with everything it started.
+Their code runs in one worker process per skill, never in the agent. The whole process tree ends with the run.
 """
 
 import dataclasses
@@ -41,9 +41,9 @@ class ToolsetLimits(Struct, frozen=True, kw_only=True):
 
 
 class ToolsetClient:
-    """One skill's toolsets. The process starts with the first request, and again after it died or was killed.
+    """One skill's toolsets. The process starts with the first request, and again after it ended.
 
-    Requests go one after the other: the methods of a toolset share its state.
+    Requests are serialized, because the methods of a toolset share its state.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class ToolsetClient:
         timeout_seconds: float | None,
         keep_partial: Callable[[str], None] | None = None,
     ) -> CallReply:
-        """Trust is checked again, for the bytes as they are now. Raises `ToolFailed`.
+        """Call a tool, after checking the trust of the skill's current files again. Raises `ToolFailed`.
 
-        `keep_partial` receives the output so far of a call that is interrupted.
+        `keep_partial` receives the output so far of an interrupted call.
         """
         limit = self._limits.call_timeout_seconds
         limit = limit if timeout_seconds is None else min(limit, timeout_seconds)
@@ -134,7 +134,7 @@ class ToolsetClient:
         timeout_seconds: float,
         keep_partial: Callable[[str], None] | None = None,
     ) -> Reply:
-        """One request, one reply. If anything is unclear afterwards, cancellation included, the process is killed."""
+        """Send a request and return its reply. After a failure or cancellation its state is unknown, so it is ended."""
         try:
             reply = await child.ask(request.model_dump(mode="json"), timeout_seconds=timeout_seconds)
             return kind.model_validate(reply)
@@ -180,7 +180,7 @@ class ToolsetTool(Struct, frozen=True, kw_only=True):
 
 
 class ToolsetFailure(Struct, frozen=True, kw_only=True):
-    """A toolset that could not be loaded, or all of a skill's where none is named."""
+    """A toolset that could not be loaded; all of the skill's if `toolset` is empty."""
 
     package: SkillPackage
     toolset: str
@@ -192,7 +192,7 @@ class ToolsetReading(Struct, frozen=True, kw_only=True):
 
     tools: tuple[ToolsetTool, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """The failures in sentences, and names that stand twice."""
+    """The failures as messages, and ambiguous names of tools."""
     failures: tuple[ToolsetFailure, ...] = ()
     clients: tuple[ToolsetClient, ...] = ()
 
@@ -252,7 +252,7 @@ def _build_tool(package: SkillPackage, client: ToolsetClient, described: Describ
         output_schema=RESPONSE_SCHEMA,
         risk=described.risk,
         effect=described.effect,
-        # The user did not review these very bytes: what they say of themselves does not spare a question.
+        # The user trusted the source and did not review these files, so their declarations don't skip an approval.
         is_claim=package.source in TRUSTED_UNREAD,
     )
     return ToolsetTool(info=info, client=client, method=described.name)

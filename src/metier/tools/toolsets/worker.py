@@ -29,7 +29,7 @@ from metier.values import Value
 
 
 class LoadRequest(Value):
-    """Import the toolsets and tell their tools."""
+    """Import the toolsets and describe their tools."""
 
     kind: Literal["load"] = "load"
     skill: str
@@ -51,7 +51,7 @@ type Request = Annotated[LoadRequest | CallRequest, Field(discriminator="kind")]
 class DescribedTool(Value):
     name: str
     toolset: str
-    """The class it is a method of."""
+    """The name of its class."""
     description: str
     input_schema: dict[str, JsonValue]
     effect: Effect
@@ -60,7 +60,7 @@ class DescribedTool(Value):
 
 class LoadFailure(Value):
     toolset: str
-    """As written in `SKILL.md`, with the method where only that one is wrong."""
+    """As written in `SKILL.md`, with the method if only that one failed."""
     code: str
     message: str
 
@@ -88,14 +88,14 @@ class LoadedTool(Struct, frozen=True, kw_only=True):
 
 
 def load_toolset(package: str, reference: str, config: dict[str, JsonValue]) -> AgentToolset:
-    """Runs the skill's code: anything may be raised here, `SystemExit` included."""
+    """Import and create a toolset. This runs the skill's code, which may raise anything, even `SystemExit`."""
     parts = _REFERENCE.fullmatch(reference)
     if parts is None:
         raise ToolFailed(f"Toolset {reference!r} is not of the form 'module:Class'", code="toolset_reference")
     try:
         module = importlib.import_module(f"{package}.{parts['module']}")
     except ModuleNotFoundError as error:
-        # The name of the private package would tell its author nothing.
+        # The original error names the private package, which the skill's author does not know.
         if not error.name or not f"{package}.{parts['module']}.".startswith(f"{error.name}."):
             raise
         file = f"{parts['module'].replace('.', '/')}.py"
@@ -110,7 +110,7 @@ def load_toolset(package: str, reference: str, config: dict[str, JsonValue]) -> 
 
 
 def describe_tool(method: Callable[..., object], toolset: AgentToolset) -> LoadedTool:
-    """Raises `ToolFailed` when the parameters cannot be described by a schema."""
+    """Describe a method as a tool. Raises `ToolFailed` if a schema cannot describe its parameters."""
     name = method.__name__
     signature = read_signature(method)
     declaration = get_declaration(method)
@@ -213,7 +213,7 @@ async def _invoke(tool: LoadedTool, arguments: dict[str, object]) -> object:
 
 
 def build_reply(returned: object) -> CallReply:
-    """Take `{success, result, message, error}` as it is; anything else is the result of a success."""
+    """Pass on `{success, result, message, error}`; anything else is the result of a successful call."""
     try:
         value = cast("JsonValue", to_jsonable_python(returned))
     except PydanticSerializationError as error:

@@ -1,8 +1,8 @@
 """URLs that may be fetched, and the addresses of their hosts that may be connected to.
 
-URLs are parsed strictly, so that no other reader of the same text sees another host. A host is resolved once, and all
-of its addresses are checked. The table of public addresses is our own: what `ipaddress` calls private has changed
-from one Python to the next.
+URLs are parsed strictly, so that no other parser sees a different host in the same text. A host is resolved once, and
+all of its addresses are checked. The table of forbidden addresses is our own, because `ipaddress.is_private` differs
+between Python versions.
 """
 
 import re
@@ -37,7 +37,7 @@ _FORBIDDEN_4 = {
     "240.0.0.0/4": "a reserved network",
 }
 _GLOBAL_6 = "2000::/3"
-"""All that is given out to the public; the rest is forbidden without being named, but for the two translations."""
+"""All public addresses. The rest is forbidden without being listed, except for the two translations below."""
 _FORBIDDEN_6 = {
     "2001::/23": "a reserved network or a tunnel",
     "2001:db8::/32": "a network for examples",
@@ -45,7 +45,7 @@ _FORBIDDEN_6 = {
     "3fff::/20": "a network for examples",
 }
 _TRANSLATED_6 = ("::ffff:0:0/96", "64:ff9b::/96")
-"""An IPv4 address in the last four bytes, reached as such."""
+"""Prefixes of addresses that end in an IPv4 address and connect to it."""
 
 _MAX_PARTS = 4
 _MAX_ADDRESS = 2**32
@@ -67,14 +67,14 @@ def _look_up_6(address: IPv6Address) -> str:
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address:
-    """An address as a resolver gives it. Raises `ValueError`."""
+    """Parse an address of a resolver. Raises `ValueError`."""
     return IPv6Address(text.split("%", 1)[0]) if ":" in text else IPv4Address(text)
 
 
 def find_address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host of a URL spells, in any form that a resolver takes; None for a name.
+    """Return the address that a URL's host means, in any form that resolvers accept; None for a name.
 
-    Raises `ValueError` for what ends like a number and is none.
+    Raises `ValueError` for a host that ends like an address and is invalid.
     """
     if host.startswith("["):
         return _parse_bracketed(host)
@@ -127,16 +127,16 @@ _SAFE = "/?:@!$&'()*+,;=-._~%[]"
 class WebUrl(Struct, frozen=True, kw_only=True):
     scheme: str
     host: str
-    """Lower case, ASCII, without a final dot; an address in its one plain form, without brackets."""
+    """Lower-case ASCII without a final dot; an address in canonical form without brackets."""
     port: int
     rest: str
-    """Path and query, beginning with a slash."""
+    """Path and query, starting with a slash."""
     address: IPv4Address | IPv6Address | None
     """The host as an address, if it is one."""
 
     @property
     def authority(self) -> str:
-        """As the `Host` header has it."""
+        """Host and port for the `Host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -146,7 +146,7 @@ class WebUrl(Struct, frozen=True, kw_only=True):
 
 
 def parse_url(text: str) -> WebUrl:
-    """Raises `ToolFailed` for anything but a plain http or https address."""
+    """Parse a URL. Raises `ToolFailed` for anything but a plain http or https URL."""
     plain = text.partition("#")[0]
     if len(text) > MAX_URL_CHARACTERS:
         raise _refused(text, "is too long")
@@ -181,7 +181,7 @@ def join_url(base: WebUrl, target: str) -> WebUrl:
 
 
 def check_name(url: WebUrl) -> None:
-    """Refuse names that only mean something on this machine or its network."""
+    """Raise `ToolFailed` for names that only exist on this machine or its network."""
     labels = url.host.split(".")
     for name in _LOCAL_NAMES:
         parts = name.split(".")
@@ -195,7 +195,7 @@ def check_address(url: WebUrl, address: IPv4Address | IPv6Address) -> None:
 
 
 def check_domain(url: WebUrl, *, allowed: tuple[str, ...], denied: tuple[str, ...]) -> None:
-    """A domain stands for itself and everything below it. Denied wins; without allowed ones all are."""
+    """Raise `ToolFailed` for a domain that is denied or not allowed, including subdomains. Deny beats allow."""
     if any(_is_within(url.host, domain) for domain in denied):
         raise ToolFailed(f"Domain {url.host!r} is denied by the settings of this agent", code="permission_denied")
     if allowed and not any(_is_within(url.host, domain) for domain in allowed):
@@ -214,7 +214,7 @@ def _is_within(host: str, domain: str) -> bool:
 
 
 def _parse_host(text: str, url: str) -> str:
-    """One spelling for a name: full-width letters, circled digits and other dots become what a resolver would see."""
+    """Return the name that a resolver would see: full-width letters, circled digits and other dots are normalized."""
     if text.startswith("["):
         return text.lower()
     # NFKC first, because IDNA does it too: what is checked must be the name that is looked up.
@@ -241,7 +241,7 @@ def _refused(text: str, reason: str) -> ToolFailed:
 
 class Resolver(Protocol):
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a name. Raises `OSError` when it has none."""
+        """Return the addresses of a name. Raises `OSError` if it has none."""
         ...
 
 
@@ -251,28 +251,28 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 class WebAccess(Struct, frozen=True, kw_only=True):
-    """Whom an agent may fetch from."""
+    """The hosts that an agent may fetch from."""
 
     allowed_domains: tuple[str, ...] = ()
-    """Empty: all. A domain stands for everything below it too."""
+    """Allowed domains with their subdomains; empty for all."""
     denied_domains: tuple[str, ...] = ()
     open_addresses: Collection[tuple[str, int]] = ()
-    """Addresses with ports that are open although they lie in a forbidden range, such as a server of a test."""
+    """Addresses with ports that are allowed although they are in a forbidden range, such as a test server."""
     open_hosts: Collection[tuple[str, int]] = ()
-    """The same by name: servers that the user's own settings name."""
+    """The same by name, for servers in the user's settings."""
 
 
 class Pinned(NamedTuple):
-    """One request to one checked address of a host."""
+    """A request to a checked address of a host."""
 
     url: str
     headers: dict[str, str]
     extensions: dict[str, str]
-    """So that the certificate is that of the name."""
+    """The server name for TLS, so that the certificate is checked for the host's name."""
 
 
 def pin_url(url: WebUrl, address: str) -> Pinned:
-    # Connecting to the checked address, not to the name: a second look-up could give another answer (DNS rebinding).
+    # Connect to the checked address and not to the name: another lookup could return another address (DNS rebinding).
     host = f"[{address}]" if ":" in address else address
     extensions = {} if url.address else {"sni_hostname": url.host}
     return Pinned(f"{url.scheme}://{host}:{url.port}{url.rest}", {"Host": url.authority}, extensions)
@@ -291,8 +291,7 @@ async def list_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = 
         raise ToolFailed(f"Host {url.host!r} was not found", code="not_found") from error
     if not addresses:
         raise ToolFailed(f"Host {url.host!r} was not found", code="not_found")
-    # All of them, not the first: a name with one public and one private address would otherwise reach the private one
-    # with the next connection.
+    # Check all of them: if a name had a public and a private address, a later attempt could reach the private one.
     for address in addresses:
         if not is_open and (str(address), url.port) not in access.open_addresses:
             check_address(url, address)

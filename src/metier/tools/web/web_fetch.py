@@ -53,7 +53,7 @@ _CHARSETS = re.compile(
     r"utf-?8|utf-?16(?:le|be)?|us-ascii|iso-8859-\d+|latin-?1|(?:windows-|cp)125\d|shift_jis|euc-(?:jp|kr)"
     r"|gb(?:2312|k|18030)|big5|koi8-[ru]"
 )
-"""Those of the web; other names mean decoders that do other things."""
+"""Character sets of the web. Other names could select Python codecs that do more, such as interpret escapes."""
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 
@@ -86,7 +86,7 @@ class WebFetch:
         ),
         output_schema={"type": "string"},
         risk="medium",
-        # It may be repeated, but it tells a stranger what it asks for: not a mere reading.
+        # Not `read`, although it may be repeated: the URL can carry data to a third party.
         effect="idempotent",
     )
 
@@ -115,13 +115,13 @@ class WebFetch:
         return ToolResult(ok=True, output=await run_sync(_render, answer))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:
-        """The address as a resolver sees it, where it is written in letters that can pass for others."""
+        """Preview the resolved form of a URL with non-ASCII letters, which may look like other letters."""
         del context
         written = str(arguments["url"])
         return None if written.isascii() else Preview(f"Asks {parse_url(written).text}\n")
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """An address that is none, or a host that is not on the list."""
+        """Reject an invalid URL, or a host that is not allowed."""
         try:
             url = parse_url(str(arguments["url"]))
             check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
@@ -131,7 +131,7 @@ class WebFetch:
         return ""
 
     async def get(self, address: str, *, headers: Mapping[str, str], most: int) -> bytes:
-        """The bytes of one answer, with headers of the caller's; not sent on, so that these go nowhere else."""
+        """Fetch a URL with the caller's headers. Redirects are not followed, so that no other host gets the headers."""
         url = parse_url(address)
         answer = await self._ask_any(url, await self._list_addresses(url), most, headers=headers)
         if isinstance(answer, str):
@@ -139,7 +139,7 @@ class WebFetch:
         return answer.data
 
     async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
-        """Wherever it is sent on to, the rules are asked as if the call had named it."""
+        """Fetch a URL and follow redirects. The rules apply to each target as if the call had named it."""
         for _ in range(MAX_REDIRECTS + 1):
             addresses = await self._list_addresses(url)
             answer = await self._ask_any(url, addresses, most)
@@ -170,7 +170,7 @@ class WebFetch:
         raise ToolFailed(f"Host {url.host!r} could not be connected to: {problem[:200]}", code="execution_failed")
 
     async def _ask(self, url: WebUrl, address: str, most: int, *, more: Mapping[str, str]) -> _Answer | str:
-        """The answer, or where it redirects to."""
+        """Send a request. Returns the answer, or the target of a redirect."""
         import httpx2
 
         from metier.tls import choose_context
@@ -178,7 +178,7 @@ class WebFetch:
         pinned = pin_url(url, address)
         headers = {**pinned.headers, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip", **more}
         verify = self._tls or choose_context(pinned.url)
-        # Proxies of the environment would resolve the name again, and elsewhere.
+        # `trust_env=False`: a proxy would resolve the name again, on another machine.
         async with (
             httpx2.AsyncClient(verify=verify, trust_env=False, timeout=self._timeout_seconds) as client,
             client.stream("GET", pinned.url, headers=headers, extensions=pinned.extensions) as response,
@@ -193,7 +193,7 @@ class WebFetch:
 
 
 def _check_hop(before: WebUrl, url: WebUrl, guard: PathGuard) -> None:
-    """Within a site, what was allowed or approved holds unless a rule denies it. Another host or port is another."""
+    """Check a redirect. On the same site only deny rules apply; another host or port is judged like a new call."""
     is_same_port = url.port == before.port or (before.port, url.port) == (80, 443)
     if _strip(url.host) != _strip(before.host) or not is_same_port:
         guard.check(url.text, key="url")
@@ -219,7 +219,7 @@ async def _read(url: WebUrl, response: "httpx2.Response", most: int) -> _Answer:
 
 
 async def _collect(chunks: AsyncIterator[bytes], unpack: "_Unpacker", most: int) -> tuple[bytes, bool]:
-    """Never more than was asked for, however small it was packed."""
+    """Collect up to `most` decompressed bytes, so that a small compressed response can't fill the memory."""
     data = bytearray()
     async for chunk in chunks:
         data += unpack.add(chunk, most + 1 - len(data))
@@ -268,7 +268,7 @@ def _decode(answer: _Answer) -> str:
 
 
 _RAW = frozenset({"script", "style", "title", "textarea", "xmp", "noframes"})
-"""Elements whose content is not markup."""
+"""Elements whose content is not parsed as markup."""
 _DROPPED = frozenset({"noscript", "template", "svg", "iframe", "object", "canvas", "select", "math", "audio", "video"})
 _BLOCKS = frozenset(
     {
@@ -279,7 +279,7 @@ _BLOCKS = frozenset(
 )  # fmt: skip
 _BEFORE = {"li": "\n- ", "td": " | ", "th": " | ", "br": "\n"} | {f"h{n}": f"\n\n{'#' * n} " for n in range(1, 7)}
 _MARKUP = re.compile(r"<(?=[a-zA-Z!?/])")
-"""Any other `<` is text; a page may have a million of them in a row."""
+"""The start of markup. Any other `<` is text; a hostile page may have a million in a row."""
 _TAG_NAME = re.compile(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,30})")
 _VALUE = r"\s{0,9}=\s{0,9}(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([^\s\"'>]{1,4000}))"
 _HREF = re.compile(rf"[\s\"'/]href{_VALUE}", re.IGNORECASE)
@@ -294,12 +294,12 @@ MAX_LINKS = 500
 class _HtmlPiece(Struct, frozen=True):
     text: str
     name: str = ""
-    """Of the element, empty for text."""
+    """The element's name; empty for text."""
     is_end: bool = False
 
 
 def extract_text(html: str, base: WebUrl) -> str:
-    """Links are written `[text](address)`, with addresses made whole; those that may not be fetched keep their text."""
+    """Extract the text of a page. Links become `[text](URL)`; those that may not be fetched keep only their text."""
     reader = _PageReader(base)
     for piece in _split_html(html):
         reader.add(piece)
@@ -307,7 +307,7 @@ def extract_text(html: str, base: WebUrl) -> str:
 
 
 def _split_html(html: str) -> Iterator[_HtmlPiece]:
-    """Tags and the text between them. What is opened and never closed ends the page."""
+    """Split a page into tags and text. An unclosed tag ends the page."""
     place = 0
     while (opened := _MARKUP.search(html, place)) is not None:
         start = opened.start()
@@ -329,7 +329,7 @@ def _split_html(html: str) -> Iterator[_HtmlPiece]:
 
 
 def _get_tag_end(html: str, start: int) -> int:
-    """Behind the `>` of a tag or comment; one within quotes is passed over, but not for ever. -1: there is none."""
+    """Return the place after a tag or comment, or -1. A `>` in quotes is skipped, up to a limit for unclosed quotes."""
     if html.startswith("<!--", start):
         end = html.find("-->", start + 2)
         return end + 3 if end >= 0 else -1
@@ -356,12 +356,12 @@ class _PageReader:
         self._title = ""
         self._in_title = False
         self._dropped = ""
-        """The element whose content is passed over, until its own end."""
+        """The element whose content is skipped until its end tag."""
         self._depth = 0
         self._in_code = False
         self._links = 0
         self._link: tuple[str, int] | None = None
-        """The open link: where it leads, and where its text begins among the pieces."""
+        """The open link: its target, and the index of its first piece of text."""
 
     def add(self, piece: _HtmlPiece) -> None:
         if not piece.name:
@@ -394,7 +394,7 @@ class _PageReader:
         elif name == "code" and not self._in_code:
             self._pieces.append("`")
         elif name == "a":
-            self._close_link()  # a link cannot hold another
+            self._close_link()  # links can't be nested
             if target := _find_value(_HREF, piece.text):
                 self._link = (target, len(self._pieces))
         elif name == "img":
@@ -449,5 +449,5 @@ def _find_value(attribute: re.Pattern[str], tag: str) -> str:
 def _unescape(text: str) -> str:
     try:
         return unescape(text)
-    except ValueError:  # a number with more digits than any character has
+    except ValueError:  # a character reference with too many digits
         return text

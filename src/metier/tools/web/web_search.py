@@ -1,6 +1,6 @@
-"""`WebSearch`: ask the search engine of the settings, or a tool of an external server.
+"""`WebSearch`: search with the engine in the settings, or with a tool of an MCP server.
 
-Results are data, and lead only to URLs that the agent may fetch.
+Results with URLs that the agent may not fetch are dropped.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class WebSearch:
         ),
         output_schema={"type": "string"},
         risk="medium",
-        # It may be repeated, but it tells a stranger what it asks for: not a mere reading.
+        # Not `read`, although it may be repeated: the query can carry data to a third party.
         effect="idempotent",
     )
 
@@ -60,7 +60,7 @@ class WebSearch:
         self._access = access or WebAccess()
         self._key = key
         self._endpoint = parse_url(options.endpoint)
-        # The user named this server: it may lie in a private network. No result opens another one.
+        # The user configured this server, so it may be in a private network. Only this host and port are opened.
         own = (self._endpoint.host, self._endpoint.port)
         self._web = WebFetch(replace(self._access, open_hosts=(own,)), timeout_seconds=TIMEOUT_SECONDS)
 
@@ -76,7 +76,7 @@ class WebSearch:
         return ToolResult(ok=True, output=render(found), meta={"results": len(found)})
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """The search engine is a host like others: where the agent may not go, it may not search."""
+        """Reject the search if the engine's domain is not allowed."""
         del arguments
         try:
             check_domain(self._endpoint, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
@@ -103,7 +103,7 @@ def read_query(arguments: Mapping[str, JsonValue], options: WebSearchOptions) ->
 
 
 def choose_open(found: Sequence[Found], access: WebAccess) -> list[Found]:
-    """Those that the agent could fetch."""
+    """Return the results that the agent may fetch."""
     return [each for each in found if is_open(each.url, access)]
 
 
@@ -120,7 +120,7 @@ def is_open(address: str, access: WebAccess) -> bool:
 
 
 def parse_results(data: bytes, backend: str) -> list[Found]:
-    """Parse the reply of either kind of server. Raises `ToolFailed` for anything else."""
+    """Parse the response of Brave or SearXNG. Raises `ToolFailed` for anything else."""
     try:
         body = cast("object", json.loads(data))
     except (ValueError, RecursionError) as error:
@@ -173,12 +173,12 @@ _FIELDS = {
 
 
 class ServerSearch:
-    """Rules that name the server's own tool hold for it too: it is an alias."""
+    """`WebSearch` by a server's tool, whose name is an alias so that rules for it apply too."""
 
     def __init__(self, tool: Tool, options: WebSearchOptions, *, access: WebAccess | None) -> None:
-        """Raises `ConfigError` where the tool takes no query."""
+        """Raises `ConfigError` if the tool has no parameter for the query."""
         own = tool.info
-        # Repeating a call, and its risk, are what they are for the tool of the server.
+        # Effect and risk are those of the server's tool, but never `read`.
         effect = WebSearch.info.effect if own.effect == "read" else own.effect
         self.info = dataclasses.replace(WebSearch.info, aliases=(own.name,), risk=own.risk, effect=effect)
         self._tool = tool
@@ -208,7 +208,7 @@ class ServerSearch:
 
 
 def add_search(tools: Sequence[Tool], options: WebSearchOptions, *, access: WebAccess | None) -> tuple[Tool, ...]:
-    """With `WebSearch`, where the tool that it is made of is among them. Raises `ConfigError`."""
+    """Add `WebSearch` if the configured server tool is among the tools. Raises `ConfigError`."""
     named = next((tool for tool in tools if tool.info.name == options.mcp_tool), None)
     if options.backend != "mcp" or named is None:
         return tuple(tools)
@@ -216,7 +216,7 @@ def add_search(tools: Sequence[Tool], options: WebSearchOptions, *, access: WebA
 
 
 def read_results(output: JsonValue) -> list[Found] | None:
-    """The list that an answer holds; None where it is text."""
+    """Return the list of results in a tool's output; None if it is text."""
     value: object = output
     if isinstance(output, str):
         try:
@@ -247,7 +247,7 @@ def _read(item: object, names: Iterable[str]) -> str:
 
 
 def _choose_lines(output: JsonValue, access: WebAccess) -> str:
-    """A text, without the lines that name an address which the agent may not fetch."""
+    """Return the text without lines that have a URL which the agent may not fetch."""
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     lines = [line for line in text.splitlines() if all(is_open(url, access) for url in _ADDRESS.findall(line))]
     return "\n".join(lines)[:MAX_TEXT_CHARACTERS] or "No results"

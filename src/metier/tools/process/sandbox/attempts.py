@@ -1,9 +1,9 @@
-"""Try what a sandbox must refuse and what it must allow. Executed as a file inside one; see `levels.py`.
+"""Try actions that a sandbox must deny and actions that it must allow. Executed as a file inside one; see `levels.py`.
 
     python -I -S attempts.py TARGETS
 
-TARGETS is a JSON object of paths and numbers. Prints a JSON object: which attempts succeeded. Changes nothing but
-files that were made for it.
+TARGETS is a JSON object of paths and numbers. Prints a JSON object with the success of each attempt. Changes only files
+that were created for it.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The arguments of bubblewrap for a confinement: a root with nothing in it but what is named. Starts nothing.
+"""The bubblewrap arguments of a confinement: an empty root in which only named paths are mounted. Starts nothing.
 
-It names the system folders, the agent's own Python and the folders that the confined program may reach. It looks at
-names only and decides nothing about rights.
+These are the system folders, the agent's own Python, and the folders that the confined program may reach. Only names
+are considered here, no access rights.
 """
 
 import functools
@@ -29,25 +29,25 @@ _ETC = (
     "pki/tls/cert.pem", "pki/tls/certs", "profile", "protocols", "resolv.conf", "services", "shells", "ssl/cert.pem",
     "ssl/certs", "ssl/openssl.cnf", "static/ssl/certs", "terminfo", "timezone", "xattr.conf",
 )  # fmt: skip
-"""Of `/etc`, by name: how things are called and where they are. Never what holds keys or password hashes."""
+"""Files of `/etc` with names and locations. Files with keys or password hashes are never listed."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _STARTUP = ("sitecustomize", "usercustomize")
-"""Modules that every Python imports by itself."""
+"""Modules that every Python imports at startup."""
 _TOP = 2
-"""`/` and `/home` are never shown as a whole."""
+"""Paths with at most this many parts, such as `/` and `/home`, are never mounted."""
 
 
 def list_system() -> tuple[Path, ...]:
-    """Everything outside a workspace that a program needs to run at all."""
+    """List the existing system paths that programs need."""
     named = (*(Path(path) for path in SYSTEM), *(Path("/etc") / name for name in _ETC))
     return tuple(path for path in named if path.exists())
 
 
 def list_own() -> tuple[Path, ...]:
-    """The Python that runs the agent and its programs, wherever it was installed, and the agent's own code."""
-    # The folder around the package: an import lists it.
+    """List the folders of the agent's Python and of the agent's own code."""
+    # The folder that contains the package, because an import lists it.
     code = Path(__file__).resolve().parents[4]
     interpreter = Path(base_interpreter()).resolve().parent.parent
     places = dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix), interpreter, code))
@@ -55,9 +55,9 @@ def list_own() -> tuple[Path, ...]:
 
 
 def list_startup_modules(workspace: Path) -> tuple[str, ...]:
-    """List the modules that Python imports before Metier, in folders of the workspace on Metier's own import path.
+    """List the startup modules that Python would import from workspace folders on Metier's own import path.
 
-    Such a folder is that of a package which is installed from the workspace into the environment of Metier.
+    Such folders belong to packages that are installed from the workspace into Metier's environment.
     """
     return _list_startup_modules(workspace, tuple(sys.path))
 
@@ -75,21 +75,21 @@ def _list_startup_modules(workspace: Path, import_path: tuple[str, ...]) -> tupl
 
 
 class Reach(Struct, frozen=True, kw_only=True):
-    """Paths are absolute and exist. What is not named here, in `surroundings` or in the scratch folder is not there."""
+    """The paths that a program can reach, besides the system's and its scratch folder. All are absolute and exist."""
 
     workspace: Path
-    """With every link on the way resolved."""
+    """With links resolved."""
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     closed: Closed = field(default_factory=Closed)
     sealed: tuple[Path, ...] = ()
-    """Folders of the workspace that take no new names: a Python outside of the sandbox imports modules from them."""
+    """Workspace folders in which no file can be created, because a Python outside the sandbox imports from them."""
     network: bool = False
     read_only: bool = False
-    """Nothing but the scratch folder can be written."""
+    """Only the scratch folder is writable."""
 
     def inside(self, paths: Iterable[Path]) -> tuple[Path, ...]:
-        """Those beneath the workspace, which would be writable as parts of it."""
+        """Return the paths below the workspace, which would otherwise be writable as part of it."""
         return tuple(path for path in paths if path != self.workspace and path.is_relative_to(self.workspace))
 
     def list_closed(self) -> tuple[Path, ...]:
@@ -97,20 +97,20 @@ class Reach(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*self.closed.read_only, *self.inside(self.readable))))
 
     def covers(self, path: Path) -> bool:
-        """It is already there to be read."""
+        """Return True if the path is already readable."""
         return any(path.is_relative_to(place) for place in (self.workspace, *self.readable, *self.writable))
 
 
 type Mount = tuple[Path, tuple[str, ...]]
-"""A path and its bubblewrap option; links and folders are mounts here too."""
+"""A path and the bubblewrap options that create it: a mount, a link or a folder."""
 
 TEMPORARY = Path("/tmp")  # noqa: S108  the private one inside
 EMPTY, HOME, SHARED = "empty", "home", "shm"
-"""Folders in the scratch folder of one program."""
+"""Subfolders of a program's scratch folder."""
 
 
 def get_bubblewrap(environ: Mapping[str, str], workspace: Path, writable: Iterable[Path] = ()) -> str:
-    """The program's path, empty where there is none. `writable` is what programs may write beside the workspace."""
+    """Return the program's path; empty if it isn't installed. `writable` are writable paths besides the workspace."""
     found = find_program(BUBBLEWRAP, "bwrap", environ, writable=(workspace, *writable))
     return found.path if found is not None else ""
 
@@ -118,9 +118,9 @@ def get_bubblewrap(environ: Mapping[str, str], workspace: Path, writable: Iterab
 def build_arguments(
     program: str, reach: Reach, *, scratch: Path, folder: Path, masked: Iterable[Path] = ()
 ) -> list[str]:
-    """All but the command. `scratch` is an empty folder of the host, `folder` where the command starts.
+    """Build the arguments before the command. `scratch` is an empty folder of the host, `folder` the working folder.
 
-    What is `masked` is a file that can be neither run nor read.
+    `masked` files can be neither run nor read.
     """
     mounts = dict((*_around(), *_held(reach), *_sealed(reach), *_granted(reach), *_closed(reach, scratch / EMPTY)))
     mounts |= {
@@ -132,10 +132,10 @@ def build_arguments(
     }
     mounts |= {path: ("--ro-bind", "/dev/null", str(path)) for path in masked}
     arguments = [program, "--unshare-all", *(["--share-net"] if reach.network else [])]
-    # A new session has no controlling terminal, so nothing can be typed into the user's (TIOCSTI). As PID 1, the shim
-    # takes all processes of the namespace with it when it ends.
+    # A new session has no controlling terminal, so the program can't type into the user's terminal (TIOCSTI). As PID 1,
+    # the shim takes all processes of the namespace with it when it ends.
     arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
-    # What lies deeper is mounted later, on top of what it lies in.
+    # Parents first: a later mount of a parent would hide the mounts below it.
     for _, how in sorted(mounts.items(), key=lambda mount: len(mount[0].parts)):
         arguments += how
     # Last: mount points are created in the root while it is still writable.
@@ -152,9 +152,9 @@ def _around() -> Iterator[Mount]:
 
 
 def _held(reach: Reach) -> Iterator[Mount]:
-    """The folders around what is closed or hidden, mounted onto themselves: a mount cannot be renamed away."""
+    """Mount the parents of closed and hidden paths onto themselves, because a mount point can't be renamed away."""
     if reach.read_only:
-        # Nothing can be renamed, and these mounts would be writable ones inside the read-only workspace.
+        # Nothing can be renamed in a read-only workspace, and these mounts would be writable.
         return
     closed = frozenset((*reach.list_closed(), *reach.closed.hidden))
     held: set[Path] = set()
@@ -165,7 +165,7 @@ def _held(reach: Reach) -> Iterator[Mount]:
             held.add(folder)
     for folder in held:
         if closed.isdisjoint((folder, *folder.parents)):
-            # It may be gone by then.
+            # `-try`: the folder may be gone by the time bubblewrap runs.
             yield folder, ("--bind-try", str(folder), str(folder))
 
 
@@ -178,7 +178,7 @@ def _granted(reach: Reach) -> Iterator[Mount]:
 
 
 def _sealed(reach: Reach) -> Iterator[Mount]:
-    """Read-only, with each entry mounted onto itself: these can be changed, and nothing can be created beside them."""
+    """Mount the folder read-only and each entry writable, so that entries can be changed and none can be added."""
     for folder in reach.sealed:
         yield folder, ("--ro-bind", str(folder), str(folder))
         yield from _binds("--bind", (path for path in folder.iterdir() if not path.is_symlink()))

@@ -1,8 +1,8 @@
-"""`Confinement`: the enclosure of a program, and the words to start it with. The seam between policy and processes.
+"""`Confinement`: the sandbox of a program and the command prefix that starts it. The seam between policy and processes.
 
-`process.run` asks for a `Launch` and puts its prefix before the command; its callers pass a confinement on and know
-nothing else of it. Levels: `full` is bubblewrap with the shim inside, `kernel` the shim alone, `none` neither.
-Resource limits hold on every level. Masked are the files of programs that must not run inside a sandbox.
+`process.run` asks for a `Launch` and puts its prefix before the command; its callers only pass a confinement on. Of the
+levels, `full` is bubblewrap with the shim inside, `kernel` is the shim alone, and `none` is neither. Resource limits
+apply on every level. Masked files are programs that must not run inside the sandbox.
 """
 
 import functools
@@ -27,21 +27,21 @@ from metier.tools.process.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, 
 
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _PACKAGES = ("/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/local", "/opt")
-"""Folders in which packages keep their own programs, at most two folders further down: the second
-Java, the client behind a wrapper, the `git` that git starts itself."""
+"""Folders in which packages keep more programs, up to two levels down: another Java, the client behind a wrapper, the
+`git` that git starts itself."""
 _PROGRAMS = frozenset({"bin", "sbin", "libexec", "git-core"})
 _MANY_IN_ONE = frozenset({"busybox", "toybox", "coreutils"})
-"""One file that is many programs by its name: to close it would close them all."""
+"""Files that are many programs, chosen by name: masking one would mask them all."""
 _NEEDED = ("/bin/bash", "/bin/sh", "/bin/ls")
-"""Programs that ordinary work needs: a multi-call program is closed only if it is none of these."""
+"""Programs that ordinary work needs. A multi-call program is masked only if none of these is a link to it."""
 _SHELL = "/bin/bash"
 
 
 def list_masked(names: Iterable[str], path: str) -> tuple[Path, ...]:
-    """Every file that these names mean in `path`, the system's folders or those of packages, with its other names.
+    """List the files of these programs in `path`, the system's folders and package folders, with their hard links.
 
-    The agent's own interpreter and the shell that reads approved lines stay: without them nothing runs. A program that
-    is many in one goes with them, where the system does not consist of it.
+    The agent's interpreter and the shell for approved lines are never masked, because nothing would run without them. A
+    multi-call program is masked too, unless the system consists of it.
     """
     needed = {Path(program).resolve() for program in (base_interpreter(), _SHELL)}
     own = (entry for entry in path.split(os.pathsep) if entry.startswith("/"))
@@ -66,7 +66,7 @@ def _get_files(name: str, folders: Iterable[str]) -> Iterator[Path]:
 
 @functools.cache
 def _list_package_folders() -> tuple[str, ...]:
-    """Once in a process: installing a package does not happen between two commands of a run."""
+    """List the package folders with programs, once per process: packages aren't installed between two commands."""
     found: list[str] = []
     inner = list(_PACKAGES)
     for _ in range(3):
@@ -85,7 +85,7 @@ def _list_folders(place: str) -> list[tuple[str, str]]:
 
 
 def _list_links(file: Path, folders: Iterable[str]) -> Iterator[Path]:
-    """The file, and the hard links to it in folders of programs: a mount closes one name."""
+    """Yield the file and its hard links in program folders, because a mount covers only one name."""
     yield file
     status = file.stat()
     missing = status.st_nlink - 1
@@ -112,73 +112,73 @@ SHIM = Path(__file__).with_name("shim.py")
 SCRATCH = "metier-"
 """Prefix of a scratch folder's name; the mark of the launch follows."""
 ARTIFACTS = "artifacts"
-"""The folder of a run that its programs write to."""
+"""The folder of a run that its programs may write to."""
 QUARANTINE = "quarantine"
-"""The folder of a run that protected paths are moved to."""
+"""The folder of a run to which protected paths are moved."""
 _ONLINE = (AF_INET, AF_INET6, AF_NETLINK)
 
 type Right = Literal["read", "write", "device"]
 type Grant = tuple[str, Right, list[str]]
-"""As in `shim.py`."""
+"""Path, right and exceptions, as in `shim.py`."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """The prefix of one command, and the work of its supervisor: what to create and to remove."""
+    """The prefix of one command, and what its supervisor has to create and remove."""
 
     mark: str = ""
-    """A word that no other launch has."""
+    """A unique word."""
     level: Level = "none"
     prefix: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Replace those of the same name in the command's environment."""
+    """Variables that override the command's environment."""
     scratch: Path | None = None
-    """Does not exist yet: a private folder for temporary files and a home."""
+    """A private folder for temporary files and a home, not created yet."""
     workspace: Path | None = None
     absent: tuple[str, ...] = ()
-    """Protected paths of the workspace that do not exist: those that the program creates are moved to quarantine."""
+    """Missing protected paths of the workspace. If the program creates one, it is moved to quarantine."""
     quarantine: Path | None = None
 
 
 class Confinement(Struct, frozen=True, kw_only=True):
     level: Level = "none"
     bubblewrap: str = ""
-    """The program, where the level is `full`."""
+    """The program's path, for the level `full`."""
     workspace: Path = Path()
     """With links resolved."""
     records: Path | None = None
-    """The runs: nothing that a program is given makes them writable, but for the artifacts of one."""
+    """The runs folder. It is never writable, except for the artifacts of one run."""
     own: tuple[Path, ...] = ()
     """Further folders of the agent's own, such as skills."""
     servers: tuple[Path, ...] = ()
-    """Files that external servers outside of the sandbox are started from: closed like the agent's own folders."""
+    """Files of MCP servers that run outside the sandbox, protected like the agent's own folders."""
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     network: bool = False
     read_only: bool = False
-    """Programs write nothing but their scratch folder, make no socket and reach no other program."""
+    """Programs can only write their scratch folder, create no sockets and reach no other programs."""
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By the name of `RLIMIT_…`, for each process."""
+    """Limits of each process, by the name of `RLIMIT_…`."""
     masked: tuple[Path, ...] = ()
-    """Files of programs that nothing inside can run or read, with links resolved."""
+    """Program files that can't be run or read inside, with links resolved."""
     processes: int = 0
     """Maximum number of concurrent processes of a program; 0 for no limit."""
     quarantine: Path | None = None
-    """Folder for protected paths that a program created; they are renamed in the workspace if there is none."""
+    """Folder for protected paths that a program created. Without one, they are renamed in place."""
     protected: ProtectedPaths = field(default_factory=ProtectedPaths)
-    """The same for all programs of a run."""
+    """Shared by all programs of a run."""
 
     def opened(self, *paths: Path) -> "Confinement":
-        """The same with more to read: what a program is made of, outside the workspace."""
+        """Return a copy with more readable paths, such as a program's own files outside the workspace."""
         return replace(self, readable=(*self.readable, *paths))
 
     def for_reading(self) -> "Confinement":
-        """Return the enclosure of a program that may only read: the same files are hidden, and none can be written."""
+        """Return the read-only variant: the same files are hidden, and none can be written."""
         return replace(self, read_only=True, readable=(*self.readable, *self.writable), writable=(), network=False)
 
     def prepare(self, folder: Path, *, mark: str) -> Launch:
-        """For a program that starts in `folder`, which it may read. `mark` is a word that no other launch has.
+        """Prepare the launch of a program in `folder`, which it may read. `mark` is a unique word.
 
-        Raises `ToolFailed` if the workspace is too large to find what must be closed.
+        Raises `ToolFailed` if the workspace is too large to find the paths to protect.
         """
         scratch = locate_scratch(mark, self.workspace)
         if self.level == "none":
@@ -237,7 +237,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
         return reach if reach.covers(start) else replace(reach, readable=(*reach.readable, start))
 
     def _holds_records(self, path: Path) -> bool:
-        """Of the runs only the artifacts of one may be written by what it starts."""
+        """Return True if a writable path would expose the runs. Only the artifacts of a run may be writable."""
         if self.records is None or (path.name == ARTIFACTS and path.parent.parent == self.records):
             return False
         return path.is_relative_to(self.records) or self.records.is_relative_to(path)
@@ -251,12 +251,12 @@ def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
 
 
 def _grant_by_kernel(reach: Reach, scratch: Path, masked: Iterable[Path]) -> list[Grant]:
-    """Without a file system of its own: only what is named, and a folder with an exception takes no new names."""
+    """List the grants for Landlock without mounts. It only grants, so no file can be created next to an exception."""
     unread = [str(path) for path in (*reach.closed.hidden, *masked)]
-    # A folder in which something must not be created takes no new names: what is missing is closed like the rest.
+    # Naming a missing path as an exception denies creating files in its folder, and so protects the path.
     missing = (str(reach.workspace / name) for name in reach.closed.absent)
     closed = [*unread, *(str(path) for path in reach.list_closed()), *missing]
-    # A rule is about where a path leads, and `/bin` leads to `/usr/bin`: an exception must hold under both names.
+    # Landlock rules apply to the real folder. `/bin` is `/usr/bin`, so both names must be resolved to one exception.
     around = dict.fromkeys(path.resolve() for path in (*list_system(), *reach.readable))
     return [
         *_grant("read", *around, Path("/proc"), but=[str(path) for path in masked]),
@@ -269,7 +269,7 @@ def _grant_by_kernel(reach: Reach, scratch: Path, masked: Iterable[Path]) -> lis
 
 
 def _grant_inside(reach: Reach) -> list[Grant]:
-    """The mounts have decided what is there and what can be written; this says the coarse part of it once more."""
+    """List the grants inside bubblewrap: a second, coarse layer behind the mounts."""
     return [
         *_grant("read", Path("/")),
         *_grant("write", *(() if reach.read_only else (reach.workspace,)), *reach.writable),

@@ -1,7 +1,7 @@
-"""The sandbox level that works on this machine, found by trying to break out of it. Versions prove nothing.
+"""The strongest sandbox level that works on this machine: `full`, `kernel` or `none`.
 
-From the strongest down: `full`, `kernel`, `none`. A level counts when everything that it must refuse was refused and
-everything that a program needs was possible, in a real launch with planted files and a real listener.
+Version numbers prove nothing, so a program inside tries to break out, with planted files and a real listener. A level
+works if everything that it must deny failed and everything that programs need succeeded.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ class LevelTrial(Struct, frozen=True, kw_only=True):
     level: Level
     works: bool
     summary: str
-    """One sentence: what it refused, or why it does not work."""
+    """One sentence: the denied attempts, or why the level does not work."""
     hint: str = ""
     """The missing package or kernel setting."""
     gaps: tuple[str, ...] = ()
@@ -57,9 +57,9 @@ class LevelTrial(Struct, frozen=True, kw_only=True):
 
 
 def choose_level(program: str) -> LevelTrial:
-    """The best that works; one of level `none`, with every reason and advice, where nothing does.
+    """Return the best level that works, or level `none` with all reasons and hints.
 
-    `program` is bubblewrap's path, or empty. Takes a tenth of a second, once in a process.
+    `program` is bubblewrap's path, or empty. Takes a tenth of a second, once per process.
     """
     tried: list[LevelTrial] = []
     for level in ("full", "kernel"):
@@ -74,7 +74,7 @@ def choose_level(program: str) -> LevelTrial:
 
 @functools.cache
 def try_level(level: Level, program: str) -> LevelTrial:
-    """Launch a program that tries to get out."""
+    """Launch a program in the sandbox that tries to get out."""
     if problem := _find_obstacle(level, program):
         return problem
     with tempfile.TemporaryDirectory(prefix="metier-probe-") as name, socket.socket() as listener:
@@ -160,7 +160,7 @@ def _run(launch: Launch, targets: Mapping[str, object], workspace: Path) -> subp
 
 
 def _has_changed(base: Path) -> bool:
-    """Looked at from outside: a private file of the same name inside does no harm."""
+    """Check the files from outside, because writing a private file of the same name inside does no harm."""
     names = {path.name for path in base.iterdir()}
     return names != {"outside.txt", "home", "workspace"} or (base / "outside.txt").read_text() != _PLANTED
 

@@ -1,11 +1,9 @@
 """The protected paths of a workspace, and their contents before and after confined programs ran.
 
-The paths are found before the first program of a run, and only added to after that, by names alone; a folder that did
-not change is not listed again.
+The paths are found by name before the first program of a run. Later scans only add to them, and skip unchanged folders.
 
-The sandbox keeps programs from changing these paths. The comparison checks that it did, whatever trick was used: a
-folder that was renamed away and created again, a link that leads elsewhere, a file where there was none. Differences
-are restored.
+The sandbox keeps programs from changing these paths. The comparison verifies that, whatever the trick: a folder that
+was renamed and created again, a redirected link, a new file. Differences are rolled back.
 """
 
 import hashlib
@@ -26,25 +24,25 @@ from metier.errors import ToolFailed
 from metier.tools.protected import INSTRUCTIONS, OWN_FILES, SECRETS_REASON, STANDING_FOLDERS, protected_name
 
 _PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache"})
-"""Packages of others: many names, and no secrets among them. Nothing protected can be moved into one: the folders
-around it cannot be renamed."""
+"""Folders of installed packages, with many files and no secrets. A program can't hide a protected path by moving it
+into one, because the parents of protected paths can't be renamed."""
 MAX_ENTRIES = 1_000_000
-"""About two seconds. In a workspace with more, no program is started."""
+"""Scanning this many takes about two seconds. No program is started in a larger workspace."""
 MAX_DEPTH, MAX_PATH_BYTES = 64, 2_000
-"""A folder further down is hidden as a whole: its path may be too long to list."""
+"""A deeper folder is hidden as a whole, because its path may be too long to list."""
 _FRESH_NS = 100_000_000
-"""A younger change could be followed by another one with the same time stamp: such a folder is listed again."""
+"""A folder that changed more recently is listed again: another change could have the same time stamp."""
 
 
 class Closed(Struct, frozen=True, kw_only=True):
-    """The parts of a workspace that a program may not write, or not even read. Absolute paths that exist."""
+    """The existing paths of a workspace that a program may not write, or not even read."""
 
     read_only: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
     absent: tuple[str, ...] = ()
-    """Protected paths that do not exist, relative to the workspace."""
+    """Missing protected paths, relative to the workspace."""
     is_complete: bool = True
-    """The whole workspace was looked at."""
+    """The whole workspace was scanned."""
 
 
 class _Folder(Struct, frozen=True, kw_only=True):
@@ -65,20 +63,20 @@ class ProtectedPaths:
         self._hidden: dict[str, None] = {}
 
     def find(self, workspace: Path, own: Iterable[Path], *, writable: Iterable[Path] = ()) -> Closed:
-        """`own` are folders of the agent's own, such as the runs and the skills; those outside do not count.
+        """Find the protected paths. `own` are the agent's folders, such as the runs; those outside are ignored.
 
-        Missing paths that the user opened as `writable` are left out.
+        Missing paths in folders that the user opened as `writable` are left out.
         """
         inside = [path for path in own if path != workspace and path.is_relative_to(workspace)]
         standing = [*inside, *(workspace / name for name in (*OWN_FILES, *INSTRUCTIONS, *STANDING_FOLDERS))]
         missing = [name for path in standing if (name := _locate_missing(workspace, path))]
-        # A mount can only hold the target of a link in place, not the link itself.
+        # A mount protects the target of a link, but not the link itself.
         named = [path for path in standing if path.exists() and not path.is_symlink()]
         with self._lock:
             is_complete = self._scan(str(workspace), {str(path) for path in named})
             scanned = [Path(path) for path in self._read_only if os.path.lexists(path)]
             hidden = [Path(path) for path in self._hidden if os.path.lexists(path)]
-        # Another program that runs may have created a path that counts as missing, and it is moved away with its end.
+        # A running program may have created a path that counts as missing; it is moved away when that program ends.
         away = {workspace / name for name in missing}
         read_only = (*named, *scanned, *_follow(workspace, (*scanned, *standing)))
         return Closed(
@@ -89,7 +87,7 @@ class ProtectedPaths:
         )
 
     def _scan(self, workspace: str, passed_over: set[str]) -> bool:
-        """False if there is more than can be looked at."""
+        """Scan the workspace. Returns False if it has too many entries."""
         pending, seen = [(workspace, 0)], 0
         while pending:
             path, depth = pending.pop()
@@ -107,12 +105,12 @@ class ProtectedPaths:
         return True
 
     def _list(self, path: str) -> _Folder | None:
-        """None for a folder that cannot be listed: what it holds is not known."""
+        """List a folder; None if that fails, because its content is unknown then."""
         try:
             found = os.lstat(path)
-            # A program can set the time of the last modification, but not that of the last change.
+            # A program can set the modification time, but not the change time (ctime).
             stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
-            # Every program start asks for all folders: a listing that is known costs one lstat.
+            # Every program start scans all folders; a cached listing costs one lstat.
             known = self._folders.get(path)
             if known is not None and known.stamp == stamp:
                 return known
@@ -148,13 +146,13 @@ def _is_opened(path: Path, writable: Iterable[Path]) -> bool:
 
 
 def _follow(workspace: Path, paths: Iterable[Path]) -> list[Path]:
-    """List the targets of links among the paths; paths outside of the workspace are not writable anyway."""
+    """List the targets of links among the paths. Targets outside the workspace are skipped: they aren't writable."""
     led = ((path, path.resolve()) for path in paths if path.exists())
     return [target for path, target in led if target not in {path, workspace} and target.is_relative_to(workspace)]
 
 
 def _locate_missing(workspace: Path, path: Path) -> str:
-    """Relative to the workspace, with links around it resolved; nothing if it exists, or would lie outside."""
+    """Return a missing path relative to the workspace, with parent links resolved; empty if it exists or is outside."""
     if os.path.lexists(path) and not is_unsettled(str(path)):
         return ""
     real = path.parent.resolve() / path.name
@@ -162,26 +160,26 @@ def _locate_missing(workspace: Path, path: Path) -> str:
 
 
 type ProtectedSnapshot = Mapping[str, str]
-"""By its path, what a file is: a digest of its content, with its kind. Folders count by what is in them."""
+"""The state of each file by its path: its kind and the hash of its content. Folders are represented by their files."""
 
 REPOSITORIES = frozenset({".git", ".hg", ".svn"})
 _REPOSITORY_PARTS = ("config", "config.worktree", "commondir", "hooks", "info/attributes", "hgrc")
-"""Of a repository what names programs. The rest changes with every fetch of the user."""
+"""The parts of a repository that name programs. The rest changes with every fetch of the user."""
 _SETTLED_SECONDS = 0.1
-"""A younger change could be followed by another one with the same time stamp: such a file is read again."""
+"""A file that changed more recently is read again: another change could have the same time stamp."""
 _MAX_FILES = 20_000
 _MAX_SHOWN = 10
 MAX_CONTENT_BYTES = 32 << 20
-"""Of all files together, to restore them from. One that does not fit is compared and not restored."""
+"""Limit for all stored contents. A file that does not fit is compared, but can't be restored."""
 _EXECUTABLE, _LINK = " executable", "link to "
 
 type _Stamp = tuple[int, int, int, int, int, int]
 
 
 class ProtectedState:
-    """Looks at the same paths again and again. A file whose stamp (inode, size, times, mode) is the same is not read.
+    """Takes snapshots of the same paths. A file whose stamp (inode, size, times, mode) is unchanged is not read again.
 
-    The time of the last change (ctime) is set by the kernel: a program that puts bytes back in place still moves it.
+    The stamp includes the ctime, which only the kernel sets: a program can't restore it together with the content.
     """
 
     def __init__(
@@ -194,7 +192,7 @@ class ProtectedState:
         writable: tuple[Path, ...],
         quarantine: Path,
     ) -> None:
-        """`own` are further folders of the agent's own, `records` the runs; what is `writable` is not looked at."""
+        """`own` are more folders of the agent, `records` is the runs folder; `writable` paths are skipped."""
         self._workspace = workspace
         self._protected = protected
         self._own = own
@@ -209,7 +207,7 @@ class ProtectedState:
         self._room = MAX_CONTENT_BYTES
 
     def snapshot(self) -> ProtectedSnapshot:
-        """Takes about a millisecond for a few hundred files that did not change."""
+        """Take a snapshot. A few hundred unchanged files take about a millisecond."""
         self._roots = self._roots or tuple(self._list_roots())
         state: dict[str, str] = {}
         inside = f"{self._workspace}/"
@@ -222,14 +220,14 @@ class ProtectedState:
             if os.path.lexists(link):
                 state[str(link).removeprefix(inside)] = self._describe(str(link))
         if self._records is not None and (found := _stat(self._records)):
-            # Its content changes all the time; that it is the same folder does not.
+            # Its content changes all the time, so only the folder's identity is compared.
             state[str(self._records).removeprefix(inside)] = f"folder {found.st_dev}:{found.st_ino}"
         return state
 
     def roll_back(self, before: ProtectedSnapshot) -> str:
-        """Undo every difference to `before`. Returns a sentence that names them, or nothing if there are none.
+        """Undo all differences from `before`. Returns a message about them, empty if there are none.
 
-        What is there now is moved to quarantine: it may be the user's own work.
+        Changed files are moved to quarantine instead of deleted: they may be the user's own work.
         """
         after = self.snapshot()
         differences = compare(before, after)
@@ -237,10 +235,10 @@ class ProtectedState:
             return ""
         for path in sorted({*before, *after}):
             if self._describe(f"{self._workspace}/{path}") == before.get(path):
-                continue  # also if a link above it was restored
+                continue  # unchanged, or restored together with a parent link
             if path in before and not self._can_restore(before[path]):
                 continue
-            with suppress(OSError, ToolFailed):  # a difference that is left is found below
+            with suppress(OSError, ToolFailed):  # reported below as a remaining difference
                 self._restore(path, before)
         return _describe_changes(differences, left=compare(before, self.snapshot()), quarantine=self._quarantine)
 
@@ -256,10 +254,10 @@ class ProtectedState:
         return state.startswith(_LINK) or state.removesuffix(_EXECUTABLE) in self._contents
 
     def _move(self, path: str) -> None:
-        """Move it to the quarantine, or rename it in place if that is on another disk."""
+        """Move a path to quarantine, or rename it in place if quarantine is on another file system."""
         self._quarantine.mkdir(parents=True, exist_ok=True, mode=0o700)
         name, other = PurePosixPath(path).name, secrets.token_hex(4)
-        # Relative to an open folder: the program may still be replacing folders on the way with links.
+        # Relative to an open folder, because a program may still be replacing parent folders with links.
         with self._open_parent(path) as folder, suppress(FileNotFoundError):
             try:
                 os.rename(name, self._quarantine / f"{name}.quarantined-{other}", src_dir_fd=folder)
@@ -282,7 +280,7 @@ class ProtectedState:
 
     @contextmanager
     def _open_parent(self, path: str) -> Generator[int]:
-        """Beneath the workspace, whatever links are on the way. Raises `ToolFailed` or `OSError`."""
+        """Open the parent folder without leaving the workspace by a link. Raises `ToolFailed` or `OSError`."""
         root = os.open(self._workspace, READ_FOLDER)
         try:
             parent = choose_opener()(root, path.rpartition("/")[0], links=True).descriptor
@@ -294,11 +292,11 @@ class ProtectedState:
             os.close(parent)
 
     def _list_roots(self) -> Iterator[Path]:
-        """Those that mean something as soon as they exist, and those further down that are there now."""
+        """List the paths that matter as soon as they exist, and the protected paths that exist now."""
         closed = self._protected.find(self._workspace, self._own)
         standing = [self._workspace / name for name in (*STANDING_FOLDERS, *OWN_FILES)]
         instructions = (self._workspace / name for name in INSTRUCTIONS)
-        # A link cannot be mounted over, so a program can replace it.
+        # Links can't be protected by a mount, so a program can replace them.
         links = [path for path in (*instructions, *(each.parent for each in standing)) if path.is_symlink()]
         self._links = tuple(dict.fromkeys(links))
         for path in dict.fromkeys((*standing, *self._own, *closed.read_only)):
@@ -339,7 +337,7 @@ class ProtectedState:
         return digest
 
     def _read(self, file: str) -> str:
-        """The digest of a file, whose content is kept as long as there is room."""
+        """Hash a file, and store its content if there is room."""
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             content = stream.read(self._room + 1)
@@ -373,7 +371,7 @@ def _describe_changes(differences: Sequence[str], *, left: Sequence[str], quaran
 
 
 def _walk(path: str) -> Iterator[str]:
-    """Every file beneath, links not followed; the path itself where it is no folder; nothing where nothing is."""
+    """List all files below a folder without following links, or the path itself if it is a file or a link."""
     pending = [path]
     while pending:
         here = pending.pop()

@@ -1,7 +1,7 @@
-"""System calls that are denied to a confined program, as a kernel filter. Pure; `shim.py` installs it.
+"""The seccomp filter of confined programs: the system calls that are denied. Pure; `shim.py` installs it.
 
-Refused is what leads out of a sandbox or into the kernel's less trodden parts: mounting, namespaces, tracing, modules,
-keys, io_uring. Everything else passes: files are Landlock's and the mounts' matter.
+Denied are calls that lead out of a sandbox or into rarely used parts of the kernel: mounts, namespaces, tracing,
+modules, keys, io_uring. File access is left to Landlock and the mounts.
 """
 
 import struct
@@ -31,21 +31,21 @@ REFUSED: Mapping[str, tuple[int, int]] = {
 """By name, the numbers on x86_64 and aarch64."""
 
 REFUSED_X86 = (154, 172, 173, 134, 136, 156, 174, 177, 178, 180, 212)
-"""modify_ldt, iopl, ioperm, uselib, ustat, _sysctl and others that only old processors' tables have."""
+"""modify_ldt, iopl, ioperm, uselib, ustat, _sysctl and other legacy calls that exist only on x86."""
 
 ABSENT: Mapping[str, tuple[int, int]] = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "clone3": (435, 435),
 }  # fmt: skip
-"""Answered as by a kernel that does not have them, because programs know what to do then."""
+"""Calls that fail as on a kernel without them (ENOSYS), because programs then fall back to older calls."""
 
 MODES: Mapping[str, tuple[int | None, int | None, int]] = {
     "chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
     "creat": (85, None, 1), "mknod": (133, None, 1), "mknodat": (259, 33, 2),
 }  # fmt: skip
-"""By name, the numbers and which argument is the mode: one with the setuid bit is refused. A file with it would give
-the rights of its owner to any user who runs it, outside of the sandbox too. The setgid bit passes: folders have it."""
+"""By name, the numbers and the position of the mode argument. Modes with the setuid bit are denied: such a file would
+give its owner's rights to any user, even outside the sandbox. The setgid bit is allowed, because folders use it."""
 OPENING: Mapping[str, tuple[int | None, int | None, int]] = {"open": (2, None, 1), "openat": (257, 56, 2)}
-"""The same of calls whose mode counts only where the flags, the argument before it, make a file."""
+"""The same for calls with flags, at this position, before the mode. The mode counts only if the flags create a file."""
 
 METADATA: Mapping[str, tuple[int | None, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
@@ -55,27 +55,27 @@ METADATA: Mapping[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }  # fmt: skip
-"""System calls that change a file's mode, owner, times or attributes. Landlock has no right for these,
-so a read-only program without its own mounts is kept from them here."""
+"""System calls that change a file's mode, owner, times or attributes. Landlock does not cover them, so the filter
+denies them to read-only programs."""
 SHARED_MEMORY: Mapping[str, tuple[int, int]] = {
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
     "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
     "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
 }  # fmt: skip
-"""System V and POSIX message objects: other programs of the user, such as a database, may use them."""
+"""System V and POSIX IPC: the objects may belong to other programs of the user, such as a database."""
 TUNING: Mapping[str, tuple[int, int, int]] = {
     "prlimit64": (302, 261, 0), "sched_setparam": (142, 118, 0), "sched_setscheduler": (144, 119, 0),
     "sched_setaffinity": (203, 122, 0),
     "sched_setattr": (314, 274, 0),
 }  # fmt: skip
-"""By name, the numbers and which argument is the process: only 0, the caller itself, passes."""
+"""By name, the numbers and the position of the process argument. Only 0, the caller itself, is allowed."""
 PRIORITIES: Mapping[str, tuple[int, int]] = {"setpriority": (141, 140), "ioprio_set": (251, 30)}
-"""Refused whole: 0 can mean all processes of the user here."""
+"""Always denied, because 0 can mean all processes of the user here."""
 READING_IOCTLS = (
     0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A, 0x80086601, 0xC020660B,
 )  # fmt: skip
 """TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2, FS_IOC_GETFLAGS and FS_IOC_FIEMAP. The
-others are refused to a read-only program: some change a file or make a snapshot through a descriptor for reading."""
+others are denied to read-only programs: some change a file or create a snapshot through a read-only descriptor."""
 _SETUID = 0o4000
 _MAKES_FILE = 0x40 | 0x400000
 
@@ -83,7 +83,7 @@ CLONE, IOCTL, SOCKET = (56, 220), (16, 29), (41, 198)
 NAMESPACE_FLAGS = 0x7E020000
 """Every `CLONE_NEW…`."""
 TERMINAL_INJECTION = (0x5412, 0x541C)
-"""`TIOCSTI` and `TIOCLINUX`: type into the terminal of the user."""
+"""`TIOCSTI` and `TIOCLINUX` type into the user's terminal."""
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
@@ -94,21 +94,21 @@ _X32_BIT = 0x40000000
 
 
 def build_filter(machine: str, *, families: Iterable[int], read_only: bool = False) -> bytes:
-    """Build the filter for `machine` (a key of `ARCHITECTURES`). `families` are the kinds of sockets that may be made.
+    """Build the filter for `machine`, a key of `ARCHITECTURES`. `families` are the allowed address families of sockets.
 
-    A `read_only` program also changes no metadata, reaches no other program, and makes no socket at all.
+    A `read_only` program can't change metadata, reach other programs, or create any socket.
     """
     column = list(ARCHITECTURES).index(machine)
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
-        # The numbers below mean other calls to a 32-bit program, so such a program is killed.
+        # 32-bit programs use other numbers, so they could bypass the filter: kill them.
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER_AT),
     ]
     refused = [numbers[column] for numbers in REFUSED.values()]
     if machine == "x86_64":
-        # x32 has numbers of its own for the same calls.
+        # The x32 ABI has other numbers for the same calls.
         program += [(_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _ERROR | _EPERM)]
         refused += REFUSED_X86
     for number in refused:
@@ -128,8 +128,8 @@ def build_filter(machine: str, *, families: Iterable[int], read_only: bool = Fal
 
 
 def _refuse_changes(column: int) -> list[Instruction]:
-    # The errors are those of a read-only disk and of a network that is down: programs report them in words that
-    # `tools.shell.bash` knows, and none of them looks like a missing permission.
+    # The errors of a read-only file system and of a network that is down: `tools.shell.bash` recognizes their messages,
+    # and users don't mistake them for missing permissions.
     program: list[Instruction] = [(_EQUAL, 0, 1, SOCKET[column]), (_RETURN, 0, 0, _ERROR | _ENETDOWN)]
     for numbers in METADATA.values():
         if (number := numbers[column]) is not None:
@@ -157,7 +157,7 @@ def _refuse_setuid(column: int) -> list[Instruction]:
 
 
 def _when(number: int, argument: int, body: list[Instruction]) -> list[Instruction]:
-    """Look at the low half of one argument of one system call, then continue with the number of the call."""
+    """Test the low half of an argument of a system call, then load the call's number again."""
     loaded: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument), *body, (_LOAD, 0, 0, _NUMBER_AT)]
     return [(_EQUAL, 0, len(loaded), number), *loaded]
 

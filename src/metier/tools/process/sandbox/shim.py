@@ -1,12 +1,12 @@
-"""Give up rights, then become the command. Executed as a file by the interpreter alone, inside bubblewrap or without.
+"""Give up rights, then execute the command. Run as a file by the bare interpreter, inside bubblewrap or without it.
 
     python -I -S shim.py ORDERS COMMAND…
 
-ORDERS is a JSON object, see `Orders`. It imports nothing of Metier and little else: it starts with each command.
-Whatever cannot be given up ends it: a command is never started with more than was ordered. `METIER_REPORT` holds three
-descriptors, `ERRORS:STATUS:ENVIRON`: the first receives the error number of a command that cannot be started; where
-there is a second, this process stays as the first of its process namespace, reaps, and writes the wait status of the
-command there; the third holds the environment of the command, which nothing but the command is started with.
+ORDERS is a JSON object, see `Orders`. The shim imports nothing of Metier and little else, because it starts with each
+command. It exits if it cannot give up a right: a command never runs with more rights than ordered. `METIER_REPORT` has
+three descriptors, `ERRORS:STATUS:ENVIRON`. ERRORS receives the error number if the command cannot be started. If there
+is a STATUS, this process stays as the first of its process namespace, reaps children, and writes the command's wait
+status there. ENVIRON is a file with the command's environment, which only the command receives.
 """
 
 import ctypes
@@ -29,13 +29,13 @@ CAPSET = {"x86_64": 126, "aarch64": 91}
 SOCKET = {"x86_64": 41, "aarch64": 198}
 AF_UNIX, SOCK_STREAM = 1, 1
 MAX_PROBES = 64
-"""So many entries of a folder are tried before a read-only program starts."""
+"""Maximum number of a folder's entries to probe before a read-only program starts."""
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 MAKE_DEVICES = 1 << 6 | 1 << 11
 REFER, TRUNCATE, IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 ALL_SINCE = (0x1FFF, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
-"""Every right that a kernel with this version of Landlock knows; the last for all that follow."""
+"""All rights by version of Landlock; later versions use the last."""
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE
 READING = EXECUTE | READ_FILE | READ_DIR
 LIBRARY = ctypes.CDLL(None, use_errno=True)
@@ -45,7 +45,7 @@ ABSTRACT_SOCKETS, SIGNALS = 1, 2
 
 
 class Grant:
-    """A right on everything beneath a path, but for the exceptions and what is beneath them.
+    """A right on everything below a path, except for the exceptions and everything below them.
 
     The right is `read`, `write` (which includes reading) or `device`.
     """
@@ -57,7 +57,7 @@ class Grant:
 
 
 class Orders:
-    """Continue with `landlock` only if the kernel has it; in bubblewrap it is a second wall and may be missing."""
+    """The parsed orders. `landlock` means that Landlock is required; inside bubblewrap it may be missing."""
 
     def __init__(self, text: str) -> None:
         orders = json.loads(text)
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Report:
-    """Descriptors that the command must not inherit, -1 for one that is not there, and the command's environment."""
+    """Descriptors that the command must not inherit, -1 for a missing one, and the command's environment."""
 
     def __init__(self, errors: int = -1, status: int = -1, environ: dict[str, str] | None = None) -> None:
         self.errors = errors
@@ -107,8 +107,8 @@ def read_environ(descriptor: int) -> dict[str, str]:
 
 
 def stay(orders: Orders, command: list[str], report: Report) -> int:
-    """Be the first process of a process namespace: when this ends, the kernel kills the rest."""
-    # It still has the rights that the command gave up, so the command must not be able to trace it.
+    """Run as the first process of a process namespace: when it ends, the kernel kills the rest."""
+    # This process keeps the rights that the command gives up, so the command must not be able to trace it.
     prctl(PR_SET_DUMPABLE, 0)
     child = os.fork()
     if child == 0:
@@ -138,8 +138,8 @@ def become(orders: Orders, command: list[str], report: Report) -> int:
 
 
 def restrict(orders: Orders) -> None:
-    # First: the kernel accepts a Landlock rule set and a filter from an ordinary process only with this set, and setuid
-    # programs then give no rights.
+    # First, because an unprivileged process may only install Landlock rules and a seccomp filter with this flag. Setuid
+    # programs give no rights with it.
     check(prctl(PR_SET_NO_NEW_PRIVS, 1), "privileges of programs")
     drop_capabilities()
     restrict_files(orders)
@@ -149,9 +149,9 @@ def restrict(orders: Orders) -> None:
 
 
 def check_read_only(folder: str) -> None:
-    """Raise `Refused` if this process can still write or connect. No user was asked, so every start proves it."""
+    """Raise `Refused` if this process can still write or connect. Each start checks, because no user is asked."""
     with os.scandir(folder) as entries:
-        # The top alone says little: without mounts, no program creates anything there.
+        # Probing only the top folder proves little: without mounts, no program can create files there anyway.
         near = [entry.path for entry, _ in zip(entries, range(MAX_PROBES), strict=False) if not entry.is_symlink()]
     for path in (folder, *near):
         if can_write(path):
@@ -161,7 +161,7 @@ def check_read_only(folder: str) -> None:
 
 
 def can_write(path: str) -> bool:
-    """Open a file without changing it, or create a folder in a folder and remove it."""
+    """Probe by opening a file without changing it, or by creating and removing a folder."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISREG(mode):
@@ -178,7 +178,7 @@ def can_write(path: str) -> bool:
 
 
 def drop_capabilities() -> None:
-    """Root's name stays, root's powers go. An ordinary user has none to drop, and may not drop from the bound."""
+    """Drop all capabilities of root. For an ordinary user this has no effect, and dropping from the bound set fails."""
     for capability in range(LAST_CAPABILITY + 1):
         prctl(PR_CAPBSET_DROP, capability)
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
@@ -217,7 +217,7 @@ def get_rights(right: str) -> int:
 
 
 def add(ruleset: int, grant: Grant, rights: int) -> None:
-    """A rule reaches everything beneath its path, so a folder with an exception is opened entry by entry."""
+    """Add the rules of a grant. A rule covers everything below its path, so a folder with exceptions is split."""
     path = grant.path
     exceptions = [other for other in grant.exceptions if other == path or other.startswith(f"{path.rstrip('/')}/")]
     if path in exceptions:
@@ -236,7 +236,7 @@ def add_rule(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # gone meanwhile, and nothing is granted
+        return  # removed meanwhile, so there is nothing to grant
     try:
         is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         rights = rights if is_folder else rights & FILE_RIGHTS
