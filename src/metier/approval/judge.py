@@ -228,7 +228,7 @@ class RulePolicy:
         outcomes = tuple(evaluate_command(scope, unit) for scope in scopes)
         winner = choose_strictest(outcomes)
         # The skill's hash doesn't cover such a script: it may have changed since the user trusted the skill.
-        if (blocked := self._find_outside(unit, scopes)) is not None and not _allows_by_name(winner):
+        if (blocked := self._find_outside_script(unit, scopes)) is not None and not _allows_by_name(winner):
             return build_verdict(blocked), (*outcomes, blocked), blocked
         if winner is not None:
             verdict = build_verdict(winner)
@@ -244,7 +244,7 @@ class RulePolicy:
             return Verdict(decision="ask", reason=reason), outcomes, None
         return verdict, outcomes, None
 
-    def _find_outside(self, unit: Unit, scopes: Sequence[Scope]) -> RuleOutcome | None:
+    def _find_outside_script(self, unit: Unit, scopes: Sequence[Scope]) -> RuleOutcome | None:
         """Return the denial of a command that may run a script which the skill in charge names outside its folder."""
         scope = scopes[-1] if scopes else Scope(kind="skill")
         script = get_outside_script(unit, scope.outside, self._root)

@@ -98,10 +98,10 @@ def _build(entry: Entry, place: MatcherPlace) -> Test | None:
     match entry.key:
         case "equals":
             value = _scalar(entry, place)
-            return _is_in(_add_spelling(value, place), place) if value else None
+            return _is_in(_add_canonical(value, place), place) if value else None
         case "in":
             values = _scalars(entry, place)
-            return _is_in(_add_spelling(values, place), place) if values is not None else None
+            return _is_in(_add_canonical(values, place), place) if values is not None else None
         case "startsWith":
             text = _text(entry, place)
             return _consider_decoding(_starts_with(text, place), place) if text is not None else None
@@ -148,7 +148,7 @@ def _any_of(tests: list[Test]) -> Test:
     return try_each
 
 
-def _add_spelling(operands: Iterable[JsonValue], place: MatcherPlace) -> list[JsonValue]:
+def _add_canonical(operands: Iterable[JsonValue], place: MatcherPlace) -> list[JsonValue]:
     """Add the canonical form of each command, because that is how the commands of a line are matched."""
     listed = list(operands)
     if place.key != COMMAND:

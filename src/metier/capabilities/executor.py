@@ -42,7 +42,7 @@ from metier.skills.trust.workspace_trust import get_trust
 from metier.tools.process.run import Outcome, ProcessLimits
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptFailed, add_json_flag, parse_script_name
-from metier.tools.scripts.runner import ScriptCall, ScriptRunner, default_environments, take_code
+from metier.tools.scripts.runner import ScriptCall, ScriptRunner, copy_trusted_code, default_environments
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _MAX_STDERR_SHOWN = 500
@@ -253,7 +253,7 @@ class SkillExecutor:
             return await run_entrypoint(turn, self.environ)
         try:
             # The copy that is run is the one whose trust was checked, even if the files change meanwhile.
-            turn = replace(turn, package=await take_code(turn.package))
+            turn = replace(turn, package=await copy_trusted_code(turn.package))
             await anyio.to_thread.run_sync(_check_safety, turn)
             turn.artifacts.mkdir(parents=True, exist_ok=True)
             answered = await call_impl(turn, self.environ, advise=questions.advise if questions else None)

@@ -22,7 +22,7 @@ from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
-from metier.tools.mcp.offered_tools import Listing, believe, get_server
+from metier.tools.mcp.offered_tools import Listing, get_server, mark_claims
 from metier.tools.mcp.server_connection import (
     ConnectionLimits,
     KnownTool,
@@ -285,7 +285,7 @@ def _list_accepted(host: Host, servers: Iterable[ServerDefinition]) -> Iterator[
         acceptance = accepted.find(server)
         if acceptance is not None:
             is_trusted = server.name in host.settings.mcp.trusted_servers
-            yield server.name, believe(acceptance.tools, is_trusted=is_trusted)
+            yield server.name, mark_claims(acceptance.tools, is_trusted=is_trusted)
 
 
 def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tuple[ToolInfo, ...]]:

@@ -123,8 +123,8 @@ def _build_tool(
     except (ToolFailed, PydanticUserError, NameError, TypeError) as error:
         fact = error.message if isinstance(error, ToolFailed | PydanticUserError) else str(error)
         raise UsageError(f"Function {called!r} cannot be a tool: {fact}") from error
-    told = description or read_description(function)
-    if not told:
+    summary = description or read_description(function)
+    if not summary:
         raise UsageError(
             f"Function {called!r} cannot be a tool: it has no description",
             hint="Write a docstring; the model reads its first paragraph",
@@ -132,7 +132,7 @@ def _build_tool(
     info = ToolInfo(
         id=f"python:{called}",
         name=called,
-        description=told,
+        description=summary,
         category="custom",
         input_schema=schema,
         risk=risk,

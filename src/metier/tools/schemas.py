@@ -165,8 +165,8 @@ class SchemaCheck:
         """Return the first errors with their locations."""
         if not (best := self.get_error(value, steps=steps)) or self._validator is None:
             return [best] if best else []
-        told = _render(self._validator.list_errors(value, most=_MAX_ERRORS, steps=steps))
-        return told if len(told) > 1 else [best]
+        errors = _render(self._validator.list_errors(value, most=_MAX_ERRORS, steps=steps))
+        return errors if len(errors) > 1 else [best]
 
     def describe_errors(self, value: JsonValue) -> str:
         """Return the errors in one line, for the model to correct the call; empty if the value is valid."""

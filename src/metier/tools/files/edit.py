@@ -18,7 +18,7 @@ from metier.errors import ToolFailed
 from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import describe_written, hash_bytes, judge_note, read_target, replace_file
-from metier.tools.files.file_text import check_saved, decode, find_held, name_kind, overlay
+from metier.tools.files.file_text import check_saved, decode, describe_kind, find_buffered, overlay
 from metier.tools.files.scope import Scope
 
 _SHOWN_LINES = 5
@@ -112,7 +112,7 @@ def edit_bytes(before: bytes, arguments: dict[str, JsonValue]) -> tuple[bytes, t
     path = str(arguments["path"])
     found = decode(before)
     if found is None:
-        raise ToolFailed(f"File {path!r} is not text but {name_kind(before)}", code="binary")
+        raise ToolFailed(f"File {path!r} is not text but {describe_kind(before)}", code="binary")
     every = arguments.get("replace_all") is True
     edited = replace_exactly(found.text, str(arguments["old"]), str(arguments["new"]), every=every)
     return found.encode(edited.text), edited.lines
@@ -124,15 +124,15 @@ _MAX_COMPARED_LINES = 2_000
 """A longer changed part is shown as removed and added whole: comparing takes time quadratic in its length."""
 
 
-def preview_write(scope: Scope, path: str, content: str, *, held: str | None = None) -> Preview:
+def preview_write(scope: Scope, path: str, content: str, *, buffered: str | None = None) -> Preview:
     """Preview a write against the editor's text of the file, or the disk. Raises `ToolFailed` as the write would."""
-    before, canonical = _read_now(scope, path, held)
+    before, canonical = _read_now(scope, path, buffered)
     return _build_preview(canonical, before, content.encode("utf-8", "surrogatepass"))
 
 
-def preview_edit(scope: Scope, arguments: dict[str, JsonValue], held: str | None = None) -> Preview:
+def preview_edit(scope: Scope, arguments: dict[str, JsonValue], buffered: str | None = None) -> Preview:
     """Preview an edit against the editor's text of the file, or the disk. Raises `ToolFailed` as the edit would."""
-    before, canonical = _read_now(scope, str(arguments["path"]), held)
+    before, canonical = _read_now(scope, str(arguments["path"]), buffered)
     if before is None:
         raise ToolFailed(f"There is no file {canonical!r}", hint="Use Write to create it", code="not_found")
     return _build_preview(canonical, before, edit_bytes(before, arguments)[0])
@@ -143,10 +143,10 @@ def _build_preview(path: str, before: bytes | None, after: bytes) -> Preview:
     return Preview(build_diff(path, before, after), base=hash_bytes(before))
 
 
-def _read_now(scope: Scope, path: str, held: str | None) -> tuple[bytes | None, str]:
+def _read_now(scope: Scope, path: str, buffered: str | None) -> tuple[bytes | None, str]:
     try:
         with scope.open_target(path, create_folders=False) as target:
-            return overlay(held, read_target(target)), target.path
+            return overlay(buffered, read_target(target)), target.path
     except ToolFailed as error:
         if error.code != "not_found":
             raise
@@ -164,7 +164,7 @@ def build_diff(path: str, before: bytes | None, after: bytes) -> str:
 def _lines(data: bytes) -> list[str]:
     found = decode(data)
     if found is None:
-        return [f"[{name_kind(data)}, {len(data)} bytes, hash {hash_bytes(data)[:16]}]\n"]
+        return [f"[{describe_kind(data)}, {len(data)} bytes, hash {hash_bytes(data)[:16]}]\n"]
     return [f"{line}\n" for line in found.text.split("\n")[:-1]] + (
         [f"{last}\n\\ No newline at end of file\n"] if (last := found.text.rsplit("\n", 1)[-1]) else []
     )
@@ -231,15 +231,15 @@ class Write:
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         path, content = str(arguments["path"]), str(arguments["content"])
-        held = await find_held(path, self._scope, context.buffers)
-        output, diff = await run_sync(partial(self._write, path, content, context, held=held))
+        buffered = await find_buffered(path, self._scope, context.buffers)
+        output, diff = await run_sync(partial(self._write, path, content, context, buffered=buffered))
         written = await run_sync(describe_written, self._scope, path, context)
         return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
         path = str(arguments["path"])
-        held = await find_held(path, self._scope, context.buffers)
-        return await run_sync(partial(preview_write, self._scope, path, str(arguments["content"]), held=held))
+        buffered = await find_buffered(path, self._scope, context.buffers)
+        return await run_sync(partial(preview_write, self._scope, path, str(arguments["content"]), buffered=buffered))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """A path outside of the workspace, or one that is protected."""
@@ -266,12 +266,12 @@ class Write:
         except ToolFailed:
             return False
 
-    def _write(self, path: str, content: str, context: ToolContext, *, held: str | None) -> tuple[str, str]:
+    def _write(self, path: str, content: str, context: ToolContext, *, buffered: str | None) -> tuple[str, str]:
         """The sentence for the model, and the change as a diff."""
         data = content.encode("utf-8", "surrogatepass")
         with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
             before = read_target(target)
-            check_saved(held, before, path=path)
+            check_saved(buffered, before, path=path)
             # A sandboxed program may be running: this file isn't its own, so it isn't quarantined when that ends.
             adopt(str(self._scope.workspace / target.path))
             replace_file(target, data, before=before, context=context)
@@ -309,14 +309,14 @@ class Edit:
         self._scope = scope
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        held = await find_held(str(arguments["path"]), self._scope, context.buffers)
-        output, diff = await run_sync(self._edit, arguments, context, held)
+        buffered = await find_buffered(str(arguments["path"]), self._scope, context.buffers)
+        output, diff = await run_sync(self._edit, arguments, context, buffered)
         written = await run_sync(describe_written, self._scope, str(arguments["path"]), context)
         return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
-        held = await find_held(str(arguments["path"]), self._scope, context.buffers)
-        return await run_sync(preview_edit, self._scope, arguments, held)
+        buffered = await find_buffered(str(arguments["path"]), self._scope, context.buffers)
+        return await run_sync(preview_edit, self._scope, arguments, buffered)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """A path outside of the workspace, or one that is protected."""
@@ -333,14 +333,14 @@ class Edit:
         output = f"Edited {path!r}; found so after an interruption"
         return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
-    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, held: str | None) -> tuple[str, str]:
+    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, buffered: str | None) -> tuple[str, str]:
         """The sentence for the model, and the change as a diff."""
         path = str(arguments["path"])
         with self._scope.open_target(path, create_folders=False, guard=context.paths) as target:
             before = read_target(target)
             if before is None:
                 raise ToolFailed(f"There is no file {path!r}", hint="Use Write to create it", code="not_found")
-            check_saved(held, before, path=path)
+            check_saved(buffered, before, path=path)
             after, lines = edit_bytes(before, arguments)
             replace_file(target, after, before=before, context=context)
         where = f"on line {lines[0]}" if len(lines) == 1 else f"in {len(lines)} places, first on line {lines[0]}"

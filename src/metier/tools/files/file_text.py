@@ -80,7 +80,7 @@ def is_binary(data: bytes) -> bool:
     return b"\0" in data[:_SAMPLE_BYTES]
 
 
-def name_kind(data: bytes) -> str:
+def describe_kind(data: bytes) -> str:
     return next((name for mark, name in _SIGNATURES if data.startswith(mark)), "binary data")
 
 
@@ -105,30 +105,30 @@ def _looks_like_text(sample: bytes) -> bool:
     return sum(byte in _ODD for byte in sample) <= len(sample) * _MAX_ODD
 
 
-async def find_held(path: str, scope: Scope, buffers: Buffers) -> str | None:
+async def find_buffered(path: str, scope: Scope, buffers: Buffers) -> str | None:
     """Return the editor's text of a file; None if it isn't open. Raises `ToolFailed` for a path outside the scope."""
     spot = scope.locate(path)
     return await buffers.read(spot.root / spot.path)
 
 
-def is_unsaved(held: str | None, disk: bytes | None) -> bool:
+def is_unsaved(buffered: str | None, disk: bytes | None) -> bool:
     """Return True if the editor's text differs from the disk. Line ends are ignored, because editors convert them."""
-    if held is None:
+    if buffered is None:
         return False
     found = decode(disk) if disk is not None else None
     if disk is not None and found is None:
         return False  # the disk has binary data, and editors hold text
-    return _plain(held) != _plain(found.text if found is not None else "")
+    return _plain(buffered) != _plain(found.text if found is not None else "")
 
 
-def overlay(held: str | None, disk: bytes | None) -> bytes | None:
+def overlay(buffered: str | None, disk: bytes | None) -> bytes | None:
     """Return the editor's text if it is unsaved, else the bytes on disk."""
-    return held.encode("utf-8", "replace") if held is not None and is_unsaved(held, disk) else disk
+    return buffered.encode("utf-8", "replace") if buffered is not None and is_unsaved(buffered, disk) else disk
 
 
-def check_saved(held: str | None, disk: bytes | None, *, path: str) -> None:
+def check_saved(buffered: str | None, disk: bytes | None, *, path: str) -> None:
     """Raise `ToolFailed` for unsaved text: the user's save and the change would overwrite each other."""
-    if is_unsaved(held, disk):
+    if is_unsaved(buffered, disk):
         raise ToolFailed(
             f"File {path!r} has changes in the editor that are not saved", hint="Have the user save it", code="conflict"
         )

@@ -11,7 +11,7 @@ from metier.errors import ToolFailed
 from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import read_all
-from metier.tools.files.file_text import FileText, decode, find_held, name_kind, overlay
+from metier.tools.files.file_text import FileText, decode, describe_kind, find_buffered, overlay
 from metier.tools.files.scope import Scope
 from metier.tools.media import get_media_type, prepare_media
 
@@ -53,8 +53,8 @@ class Read:
         start = max(offset, 1) if isinstance(offset, int) else 1
         count = max(limit, 1) if isinstance(limit, int) else DEFAULT_LINES
         path = str(arguments["path"])
-        held = await find_held(path, self._scope, context.buffers)
-        return await run_sync(partial(self._read, path, start, count=count, guard=context.paths, held=held))
+        buffered = await find_buffered(path, self._scope, context.buffers)
+        return await run_sync(partial(self._read, path, start, count=count, guard=context.paths, buffered=buffered))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
         """Reject a path outside the workspace."""
@@ -63,15 +63,15 @@ class Read:
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
-    def _read(self, path: str, start: int, *, count: int, guard: PathGuard, held: str | None) -> ToolResult:
+    def _read(self, path: str, start: int, *, count: int, guard: PathGuard, buffered: str | None) -> ToolResult:
         with self._scope.open_file(path, guard=guard) as opened:
             saved = read_all(opened.descriptor, path)
-        data = overlay(held, saved) or b""
+        data = overlay(buffered, saved) or b""
         found = decode(data)
         if found is None and get_media_type(data):
             return _show(data, path)
         if found is None:
-            raise ToolFailed(f"File {path!r} is not text but {name_kind(data)} of {len(data)} bytes", code="binary")
+            raise ToolFailed(f"File {path!r} is not text but {describe_kind(data)} of {len(data)} bytes", code="binary")
         lines = found.text.split("\n")
         if lines[-1] == "":
             lines.pop()

@@ -341,9 +341,9 @@ def run_git(
     except OSError as error:
         raise Unavailable(f"git cannot be run: {error.strerror}") from error
     if done.returncode not in allowed:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         # Git prints progress and warnings before the error.
-        wrong = next((line for line in said if line.startswith(("fatal:", "error:"))), said[0] if said else "")
+        wrong = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
         raise Unavailable(f"git failed: {wrong or done.returncode}")
     return done.stdout
 

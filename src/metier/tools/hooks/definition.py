@@ -233,7 +233,7 @@ _FOLDER = re.compile(r"\$\{?(?:" + "|".join(FOLDER_VARIABLES) + r")\}?")
 _PIECES = re.compile(r"[^\s'\"`;&|()<>=,{}\[\]]+")
 
 
-def name_folder(text: str, workspace: Path) -> str:
+def expand_folder(text: str, workspace: Path) -> str:
     """Replace the variables for the project's folder."""
     return _FOLDER.sub(lambda _: str(workspace), text)
 
@@ -251,12 +251,12 @@ def get_changed_file(hook: HookCommand, workspace: Path) -> str:
 
 
 def _get_files(hook: HookCommand, workspace: Path) -> list[str]:
-    line = name_folder(hook.command, workspace)
+    line = expand_folder(hook.command, workspace)
     try:
         words = [hook.command] if hook.args is not None else shlex.split(line, comments=False)
     except ValueError:
         words = line.split()
-    words += [name_folder(word, workspace) for word in hook.args or ()]
+    words += [expand_folder(word, workspace) for word in hook.args or ()]
     found: list[str] = []
     # Also the pieces of a word: `sh -c '. ./hook.sh'` names a file inside of one.
     for name in (piece for word in words for piece in (word.strip(";&|()"), *_PIECES.findall(word))):

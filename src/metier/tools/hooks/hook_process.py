@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.tools.hooks.definition import FOLDER_VARIABLES, HookCommand, get_changed_file, name_folder
+from metier.tools.hooks.definition import FOLDER_VARIABLES, HookCommand, expand_folder, get_changed_file
 from metier.tools.hooks.protocol import BLOCKED, HookAnswer, HookStatus, read_answer
 from metier.tools.process.child_environment import build_environment
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
@@ -63,7 +63,7 @@ class HookRunner(Struct, frozen=True, kw_only=True):
         return [shell, "-c", hook.command]
 
     def _put_folder(self, word: str) -> str:
-        return name_folder(word, self.workspace)
+        return expand_folder(word, self.workspace)
 
     def _build_environment(self) -> dict[str, str]:
         return build_environment(self.environ) | dict.fromkeys(FOLDER_VARIABLES, str(self.workspace))
@@ -83,8 +83,8 @@ def judge_outcome(hook: HookCommand, outcome: Outcome) -> HookRun:
         )
     if outcome.exit_code not in (0, BLOCKED):
         how = f"signal {outcome.signal}" if outcome.exit_code is None else f"exit code {outcome.exit_code}"
-        said = outcome.stderr.last(_STDERR_CHARACTERS).strip()
-        problem = f"It ended with {how}" + (f": {said}" if said else "")
+        stderr_end = outcome.stderr.last(_STDERR_CHARACTERS).strip()
+        problem = f"It ended with {how}" + (f": {stderr_end}" if stderr_end else "")
         return HookRun(status="failed", exit_code=outcome.exit_code, problem=problem, duration_seconds=duration)
     answer = read_answer(
         hook.event, exit_code=outcome.exit_code, stdout=outcome.stdout.text, stderr=outcome.stderr.text

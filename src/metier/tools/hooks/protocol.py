@@ -126,34 +126,34 @@ def read_answer(event: HookEvent, *, exit_code: int, stdout: str, stderr: str) -
     if not text.startswith("{"):
         return HookAnswer(context=_cut(text)) if event in PLAIN_TEXT_EVENTS else HookAnswer()
     try:
-        said: JsonValue = json.loads(text)
+        payload: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
         return HookAnswer(problem=f"It printed what begins like JSON and is none: {error}")
-    return _read_object(said) if isinstance(said, dict) else HookAnswer()
+    return _read_object(payload) if isinstance(payload, dict) else HookAnswer()
 
 
-def _read_object(said: dict[str, JsonValue]) -> HookAnswer:
-    specific = said.get("hookSpecificOutput")
+def _read_object(payload: dict[str, JsonValue]) -> HookAnswer:
+    specific = payload.get("hookSpecificOutput")
     own: Mapping[str, JsonValue] = specific if isinstance(specific, dict) else {}
     behavior = own.get("decision")
     inner: Mapping[str, JsonValue] = behavior if isinstance(behavior, dict) else {}
     words = {
         str(word).lower()
-        for word in (said.get("decision"), own.get("permissionDecision"), inner.get("behavior"))
+        for word in (payload.get("decision"), own.get("permissionDecision"), inner.get("behavior"))
         if isinstance(word, str)
     }
     reason = _first_text(
-        own.get("permissionDecisionReason"), inner.get("message"), said.get("reason"), own.get("reason")
+        own.get("permissionDecisionReason"), inner.get("message"), payload.get("reason"), own.get("reason")
     )
-    updated = own.get("updatedInput", inner.get("updatedInput", said.get("updatedInput")))
+    updated = own.get("updatedInput", inner.get("updatedInput", payload.get("updatedInput")))
     decision: HookDecision = "deny" if words & _DENIALS else "ask" if "ask" in words else ""
-    if said.get("continue") is False:
-        decision, reason = "stop", _first_text(said.get("stopReason"), reason) or "A hook stopped the run"
+    if payload.get("continue") is False:
+        decision, reason = "stop", _first_text(payload.get("stopReason"), reason) or "A hook stopped the run"
     return HookAnswer(
         decision=decision,
         reason=_cut(reason or ("A hook said no" if decision == "deny" else "")),
-        context=_cut(_first_text(own.get("additionalContext"), said.get("additionalContext"))),
-        message=_cut(_first_text(said.get("systemMessage"))),
+        context=_cut(_first_text(own.get("additionalContext"), payload.get("additionalContext"))),
+        message=_cut(_first_text(payload.get("systemMessage"))),
         updated_input=cast("dict[str, JsonValue]", updated) if isinstance(updated, dict) else None,
         ignored="a hook cannot allow" if words & {"allow", "approve"} else "",
     )

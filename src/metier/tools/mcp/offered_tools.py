@@ -69,15 +69,15 @@ def get_server(info: ToolInfo) -> str:
     return info.name.partition("/")[0] if info.id.startswith(ID_PREFIX) else ""
 
 
-def believe(infos: Iterable[ToolInfo], *, is_trusted: bool) -> tuple[ToolInfo, ...]:
+def mark_claims(infos: Iterable[ToolInfo], *, is_trusted: bool) -> tuple[ToolInfo, ...]:
     """Return the tools with their server's claims about risk and effect trusted or not."""
     return tuple(replace(info, is_claim=not is_trusted) for info in infos)
 
 
 def compare_listings(known: Iterable[ToolInfo], found: Iterable[ToolInfo]) -> dict[str, Difference]:
     """Return the differences by name of the tool; empty if nothing changed."""
-    before = {info.name: info for info in believe(known, is_trusted=False)}
-    after = {info.name: info for info in believe(found, is_trusted=False)}
+    before = {info.name: info for info in mark_claims(known, is_trusted=False)}
+    after = {info.name: info for info in mark_claims(found, is_trusted=False)}
     differences: dict[str, Difference] = {}
     for name in sorted(before.keys() | after.keys()):
         if name not in after:

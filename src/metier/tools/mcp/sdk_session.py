@@ -140,7 +140,7 @@ class _Reader(Struct, frozen=True):
             reason = f"it sent a message of more than {self.max_message_bytes} bytes"
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             reason = await self._get_reason()
-        self.ending.tell(reason)
+        self.ending.report(reason)
         # This wakes callers that wait for a response.
         incoming.close()
 
@@ -221,14 +221,14 @@ async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Co
 
 @asynccontextmanager
 async def _open_client(transport: Transport, http: BoundedTransport | None = None) -> AsyncGenerator[Conversation]:
-    news = _News()
+    changes = _ToolListChanges()
     info = types.Implementation(name="metier", version=__version__)
     # No cache: tools are listed rarely, and then the current list is needed.
-    async with Client(transport, client_info=info, cache=None, message_handler=news.take) as client:
-        yield _SdkConversation(client, news, http)
+    async with Client(transport, client_info=info, cache=None, message_handler=changes.take) as client:
+        yield _SdkConversation(client, changes, http)
 
 
-class _News:
+class _ToolListChanges:
     """Remembers that a server changed its list of tools."""
 
     def __init__(self) -> None:
@@ -242,9 +242,9 @@ class _News:
 class _SdkConversation:
     """A conversation by the SDK's client."""
 
-    def __init__(self, client: Client, news: _News, http: BoundedTransport | None) -> None:
+    def __init__(self, client: Client, changes: _ToolListChanges, http: BoundedTransport | None) -> None:
         self._client = client
-        self._news = news
+        self._changes = changes
         self._http = http
         self._output_schemas: dict[str, SchemaCheck] = {}
         # The SDK would match the patterns of the server's schema with `re` on the event loop: one could block it.
@@ -252,10 +252,10 @@ class _SdkConversation:
 
     @property
     def is_stale(self) -> bool:
-        return self._news.has_changed_tools
+        return self._changes.has_changed_tools
 
     async def list_tools(self) -> tuple[OfferedTool, ...]:
-        self._news.has_changed_tools = False
+        self._changes.has_changed_tools = False
         found: list[OfferedTool] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):

@@ -124,7 +124,7 @@ class Ending:
     happened: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""
 
-    def tell(self, reason: str) -> None:
+    def report(self, reason: str) -> None:
         self.reason = self.reason or reason
         self.happened.set()
 
@@ -174,7 +174,7 @@ class Describe(Protocol):
 
 
 @dataclass(slots=True)
-class _Life:
+class _Session:
     """One start of the server, managed by its own task."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -208,54 +208,56 @@ class ServerConnection:
         self._group = group
         self._limits = limits
         self._clean = clean
-        self._life: _Life | None = None
+        self._session: _Session | None = None
         self._turn = anyio.Lock()
         self._failures = 0
         self._not_before = 0.0
 
     async def list_tools(self) -> Listing:
         """Start the server and list its tools. Raises `ToolFailed`."""
-        life = await self._get_life(_ignore)
-        return life.listing
+        session = await self._get_session(_ignore)
+        return session.listing
 
     async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """Send a request other than a tool call, starting the server if needed. Raises `ToolFailed`."""
-        life = await self._get_life(_ignore)
-        assert life.conversation is not None, "a life that is ready has a conversation"
+        session = await self._get_session(_ignore)
+        assert session.conversation is not None, "a session that is ready has a conversation"
         try:
             with anyio.fail_after(self._limits.call_timeout_seconds):
-                return await life.conversation.ask(method, params)
+                return await session.conversation.ask(method, params)
         except TimeoutError as error:
-            await self._end(life)
+            await self._end(session)
             raise ToolFailed(f"MCP server {self.name!r} did not answer {method}", code="timeout") from error
         except SessionEnded as error:
-            await self._end(life)
+            await self._end(session)
             raise ToolFailed(f"MCP server {self.name!r} ended before it answered: {error}") from error
 
     async def call(self, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
         """Call a tool, if it is still as accepted. Raises `ToolFailed` with a message for the model."""
         limit = self._limits.call_timeout_seconds
         limit = limit if context.timeout_seconds is None else min(limit, context.timeout_seconds)
-        life = await self._get_life(context.emit)
+        session = await self._get_session(context.emit)
         progress: deque[str] = deque(maxlen=_MAX_PROGRESS_LINES)
         try:
             with anyio.fail_after(limit):
-                reply = await self._ask(life, info, arguments=arguments, context=context, on_progress=progress.append)
+                reply = await self._ask(
+                    session, info, arguments=arguments, context=context, on_progress=progress.append
+                )
         except TimeoutError as error:
             # End the server, so that the slow call does not continue after its result was recorded.
-            await self._end(life)
+            await self._end(session)
             raise ToolFailed(
                 f"The tool did not answer within {limit:g} s; MCP server {self.name!r} was ended", code="timeout"
             ) from error
         except SessionEnded as error:
-            await self._end(life)
-            message = f"MCP server {self.name!r} ended before it answered: {life.ending.reason or error}"
+            await self._end(session)
+            message = f"MCP server {self.name!r} ended before it answered: {session.ending.reason or error}"
             context.emit(self._report("ended", message))
             raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
         except anyio.get_cancelled_exc_class():
             # A canceled turn must not leave its call running; the next call starts the server again.
             context.keep_partial(self._clean("\n".join(progress)))
-            await self._drop(life)
+            await self._drop(session)
             raise
         self._failures = 0
         return reply
@@ -267,38 +269,39 @@ class ServerConnection:
 
     async def _ask(
         self,
-        life: _Life,
+        session: _Session,
         info: ToolInfo,
         *,
         arguments: dict[str, JsonValue],
         context: ToolContext,
         on_progress: Callable[[str], None],
     ) -> Reply:
-        conversation = life.conversation
-        assert conversation is not None, "a life that is ready has a conversation"
+        conversation = session.conversation
+        assert conversation is not None, "a session that is ready has a conversation"
         if conversation.is_stale:
-            life.listing = await self._list_tools(conversation)
-        self._check_unchanged(info, life.listing, context.emit)
+            session.listing = await self._list_tools(conversation)
+        self._check_unchanged(info, session.listing, context.emit)
         if context.spool is not None and info.effect != "read":
             note_start(context.spool)
         tool = info.name.partition("/")[2]
         return await conversation.call(tool, arguments, on_progress=on_progress, trace_parent=context.trace_parent)
 
     async def aclose(self) -> None:
-        life, self._life = self._life, None
-        if life is not None:
-            await life.end()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.end()
 
-    async def _get_life(self, emit: Callable[[Payload], None]) -> _Life:
+    async def _get_session(self, emit: Callable[[Payload], None]) -> _Session:
         async with self._turn:
-            if self._life is not None and not self._life.ending.happened.is_set() and not self._life.over.is_set():
-                return self._life
-            if self._life is not None:
-                await self._end(self._life)
+            session = self._session
+            if session is not None and not session.ending.happened.is_set() and not session.over.is_set():
+                return session
+            if session is not None:
+                await self._end(session)
             await self._wait_for_turn()
-            self._life = await self._start()
-            emit(self._report("started", f"{len(self._life.listing.tools)} tools"))
-            return self._life
+            self._session = await self._start()
+            emit(self._report("started", f"{len(self._session.listing.tools)} tools"))
+            return self._session
 
     async def _wait_for_turn(self) -> None:
         """Wait with exponential backoff, so that a server that keeps crashing does not keep the machine busy."""
@@ -309,63 +312,63 @@ class ServerConnection:
             )
         await anyio.sleep(max(0.0, self._not_before - anyio.current_time()))
 
-    async def _start(self) -> _Life:
+    async def _start(self) -> _Session:
         open_conversation = load_sdk()
-        life = _Life()
-        self._group.start_soon(self._keep, life, open_conversation)
+        session = _Session()
+        self._group.start_soon(self._keep, session, open_conversation)
         try:
             with anyio.move_on_after(self._limits.start_timeout_seconds):
-                await life.ready.wait()
-                if life.conversation is not None:
-                    return life
+                await session.ready.wait()
+                if session.conversation is not None:
+                    return session
         except anyio.get_cancelled_exc_class():
             # It has no owner yet that could end it later.
-            await life.end()
+            await session.end()
             raise
-        if not life.ready.is_set():
-            life.problem = f"it did not answer within {self._limits.start_timeout_seconds:g} s"
-        await self._end(life)
-        raise ToolFailed(f"MCP server {self.name!r} does not start: {life.problem}", code="not_started")
+        if not session.ready.is_set():
+            session.problem = f"it did not answer within {self._limits.start_timeout_seconds:g} s"
+        await self._end(session)
+        raise ToolFailed(f"MCP server {self.name!r} does not start: {session.problem}", code="not_started")
 
     async def _list_tools(self, conversation: Conversation) -> Listing:
         """List the tools. Their schemas are untrusted and may be large, so they are checked in a thread."""
         offered = await conversation.list_tools()
         return await run_sync(partial(build_listing, self.name, offered, clean=self._clean))
 
-    async def _keep(self, life: _Life, open_conversation: OpenConversation) -> None:
+    async def _keep(self, session: _Session, open_conversation: OpenConversation) -> None:
         """Hold the conversation open in one task, because the SDK must open and close it in the same task."""
         target: Target | None = None
         try:
-            with life.scope:
+            with session.scope:
                 target = self._describe()
-                async with open_conversation(target, life.ending) as conversation:
-                    life.listing = await self._list_tools(conversation)
-                    life.conversation = conversation
-                    life.ready.set()
-                    await life.ending.happened.wait()
+                async with open_conversation(target, session.ending) as conversation:
+                    session.listing = await self._list_tools(conversation)
+                    session.conversation = conversation
+                    session.ready.set()
+                    await session.ending.happened.wait()
         except Exception as error:  # noqa: BLE001  a server and its SDK are other people's code: they must not end the run
-            life.problem = life.ending.reason or _describe_failure(error)
+            session.problem = session.ending.reason or _describe_failure(error)
         finally:
             tail = target.log.tail() if target is not None else ""
-            life.problem = (life.problem or life.ending.reason) + (f"; its last words: {tail}" if tail else "")
-            life.conversation = life.conversation if life.ready.is_set() else None
-            life.over.set()
-            life.ready.set()
+            session.problem = (session.problem or session.ending.reason) + (f"; its last words: {tail}" if tail else "")
+            session.conversation = session.conversation if session.ready.is_set() else None
+            session.over.set()
+            session.ready.set()
 
-    async def _end(self, life: _Life) -> None:
+    async def _end(self, session: _Session) -> None:
         """End the server and count a failure, because a caller did not get a response."""
-        await self._drop(life)
-        if life.is_counted:
+        await self._drop(session)
+        if session.is_counted:
             return
-        life.is_counted = True
+        session.is_counted = True
         self._failures += 1
         delay = min(_MAX_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** (self._failures - 1))
         self._not_before = anyio.current_time() + delay
 
-    async def _drop(self, life: _Life) -> None:
-        await life.end()
-        if self._life is life:
-            self._life = None
+    async def _drop(self, session: _Session) -> None:
+        await session.end()
+        if self._session is session:
+            self._session = None
 
     def _check_unchanged(self, info: ToolInfo, listing: Listing, emit: Callable[[Payload], None]) -> None:
         """Raise `ToolFailed` for a tool that is no longer as the user accepted it."""
@@ -416,8 +419,10 @@ class McpTool(Struct, frozen=True):
         reply = await self.connection.call(self.info, arguments, context)
         if reply.ok:
             return ToolResult(ok=True, output=reply.output, media=reply.media)
-        told = reply.output if isinstance(reply.output, str) else str(reply.output)
-        return ToolResult(ok=False, error=told or "The tool failed and did not say why", meta={"code": "tool_failed"})
+        message = reply.output if isinstance(reply.output, str) else str(reply.output)
+        return ToolResult(
+            ok=False, error=message or "The tool failed and did not say why", meta={"code": "tool_failed"}
+        )
 
 
 class KnownTool(Struct, frozen=True):

@@ -149,7 +149,7 @@ def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> Serve
     """Return the definition with variables expanded. Raises `ConfigError` for one without a value or default."""
     missing: list[str] = []
 
-    def put_in(text: str) -> str:
+    def expand(text: str) -> str:
         def find(match: re.Match[str]) -> str:
             value = environ.get(match[1]) or match[2]
             if value is None:
@@ -160,12 +160,12 @@ def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> Serve
 
     expanded = ServerDefinition(
         name=server.name,
-        command=put_in(server.command),
-        args=tuple(put_in(each) for each in server.args),
-        env={name: put_in(value) for name, value in server.env.items()},
-        cwd=put_in(server.cwd),
-        url=put_in(server.url),
-        headers={name: put_in(value) for name, value in server.headers.items()},
+        command=expand(server.command),
+        args=tuple(expand(each) for each in server.args),
+        env={name: expand(value) for name, value in server.env.items()},
+        cwd=expand(server.cwd),
+        url=expand(server.url),
+        headers={name: expand(value) for name, value in server.headers.items()},
         file=server.file,
         line=server.line,
     )

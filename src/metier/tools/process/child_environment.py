@@ -86,6 +86,6 @@ def _has_password(url: str) -> bool:
         return True
 
 
-def name_trace(trace_parent: str) -> dict[str, str]:
+def build_trace_variables(trace_parent: str) -> dict[str, str]:
     """Return the variable from which OpenTelemetry reads the parent span; empty if tracing is off."""
     return {VARIABLE: trace_parent} if trace_parent else {}

@@ -14,7 +14,7 @@ from metier.skills.trust.code_copies import take_trusted_copy
 from metier.skills.trust.judgement import check_trusted
 from metier.tools.base import ShowOutput
 from metier.tools.process.bounded_output import Output
-from metier.tools.process.child_environment import build_environment, name_trace
+from metier.tools.process.child_environment import build_environment, build_trace_variables
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptFailed
@@ -43,7 +43,7 @@ class ScriptRunner(Struct, frozen=True, kw_only=True):
 
     async def run(self, call: ScriptCall, limits: ProcessLimits) -> Outcome:
         """Run a script. Raises `ToolFailed` with a script tool's code if it may not or cannot start."""
-        package = await take_code(call.package)
+        package = await copy_trusted_code(call.package)
         script = package.folder / call.script.path.relative_to(call.package.folder)
         metadata = parse_script_metadata(read_script(script).decode("utf-8", "replace"))
         python = await self.environments.prepare(script, metadata, owner=str(call.package.folder.resolve()))
@@ -67,10 +67,10 @@ class ScriptRunner(Struct, frozen=True, kw_only=True):
         }
         if call.idempotency_key:
             environment[IDEMPOTENCY_VARIABLE] = call.idempotency_key
-        return environment | name_trace(call.trace_parent)
+        return environment | build_trace_variables(call.trace_parent)
 
 
-async def take_code(package: SkillPackage) -> SkillPackage:
+async def copy_trusted_code(package: SkillPackage) -> SkillPackage:
     """Return a private copy of the trusted package, from which its code runs. Raises `ScriptFailed`."""
     try:
         return await anyio.to_thread.run_sync(lambda: take_trusted_copy(package, home=Path.home()))

@@ -91,10 +91,10 @@ def _list_sources(script: Script) -> Iterator[str]:
     own = read_script(script.path).decode("utf-8", "replace")
     yield own
     for name in dict.fromkeys(_IMPORT.findall(own)):
-        beside = script.path.parent / f"{name}.py"
-        if beside.is_file():
+        siblings = script.path.parent / f"{name}.py"
+        if siblings.is_file():
             try:
-                yield read_script(beside).decode("utf-8", "replace")
+                yield read_script(siblings).decode("utf-8", "replace")
             except ToolFailed:
                 continue
 
@@ -127,7 +127,7 @@ _PACKAGES = {
 """Package names by module name, if they differ."""
 
 
-def find_lack(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) -> ScriptFailed | None:
+def explain_failure(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) -> ScriptFailed | None:
     """Return a failure that says what to change; None if only the script's own output explains it."""
     stderr = outcome.stderr.text
     stdout = outcome.stdout.last(ScriptLimits().stdout_tail_bytes).strip()
@@ -140,8 +140,8 @@ def find_lack(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) ->
         tail = outcome.stderr.last(ScriptLimits().stderr_tail_bytes).strip()
         return ScriptFailed("permission_denied", f"{message}\nstderr: {tail}", stdout=stdout)
     package = get_missing_package(stderr)
-    beside = {path.stem for path in call.script.path.parent.glob("*.py")}
-    if package and package not in beside:
+    siblings = {path.stem for path in call.script.path.parent.glob("*.py")}
+    if package and package not in siblings:
         declared = _list_declared(call)
         return ScriptFailed("execution_failed", describe_missing_package(package, script=name, declared=declared))
     return None
@@ -377,8 +377,8 @@ class ScriptRun:
 
     def _check(self, outcome: Outcome, limits: ProcessLimits, call: ScriptCall, *, has_flag: bool) -> None:
         """Raise `ScriptFailed` for a failed script, with the probable cause."""
-        if outcome.exit_code and (lack := find_lack(outcome, call, self._runner.environ)) is not None:
-            raise lack
+        if outcome.exit_code and (cause := explain_failure(outcome, call, self._runner.environ)) is not None:
+            raise cause
         _check_outcome(outcome, limits, self._limits, has_flag=has_flag)
 
     def _answer(self, outcome: Outcome, script: Script, *, wants_json: bool, has_flag: bool) -> ToolResult:

@@ -29,7 +29,7 @@ from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo
 from metier.tools.files.scope import Scope
 from metier.tools.options import ShellOptions
 from metier.tools.process.bounded_output import Output, count_label_characters, render_streams
-from metier.tools.process.child_environment import build_environment, name_trace
+from metier.tools.process.child_environment import build_environment, build_trace_variables
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.protected import SECRETS_REASON, protected_name
@@ -111,7 +111,9 @@ def digest_executed_files(
                 found[str(file)] = _describe(file)
     if not found:
         return ""
-    return hashlib.sha256("\n".join(f"{name}\0{told}" for name, told in sorted(found.items())).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join(f"{name}\0{described}" for name, described in sorted(found.items())).encode()
+    ).hexdigest()
 
 
 def _list_folders(commands: Sequence[Sequence[str]], folder: Path) -> list[Path]:
@@ -241,7 +243,7 @@ class Bash:
         self._check_line(line, followed, folder, text=text)
         if followed:
             context.paths.check(followed.render(), key="command")
-        environment = self._build_environment(folder) | name_trace(context.trace_parent)
+        environment = self._build_environment(folder) | build_trace_variables(context.trace_parent)
         environment = use_plain_messages(environment) if context.read_only else environment
         understood = line if isinstance(line, ShellLine) else None
         command = Command(

@@ -23,7 +23,7 @@ from metier.tools.process.child_environment import build_environment
 from metier.tools.process.json_lines import MAX_LINE_BYTES, ChildModule, JsonLinesChild
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import RESPONSE_SCHEMA
-from metier.tools.scripts.runner import check_may_run, take_code
+from metier.tools.scripts.runner import check_may_run, copy_trusted_code
 from metier.tools.toolsets.worker import (
     CallReply,
     CallRequest,
@@ -104,7 +104,7 @@ class ToolsetClient:
         await self.aclose()
 
     async def _start(self) -> LoadReply:
-        package = await take_code(self._package)
+        package = await copy_trusted_code(self._package)
         await self.aclose()
         definition = self._package.definition
         self._child = await JsonLinesChild.start(

@@ -28,7 +28,7 @@ MAX_EXCERPT_CHARACTERS = 400
 _MAX_BYTES = 1_000_000
 
 
-class Found(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     title: str
     url: str
     excerpt: str
@@ -102,7 +102,7 @@ def read_query(arguments: Mapping[str, JsonValue], options: WebSearchOptions) ->
     return query, min(options.max_results, max(1, wanted)) if isinstance(wanted, int) else options.max_results
 
 
-def choose_open(found: Sequence[Found], access: WebAccess) -> list[Found]:
+def choose_open(found: Sequence[SearchHit], access: WebAccess) -> list[SearchHit]:
     """Return the results that the agent may fetch."""
     return [each for each in found if is_open(each.url, access)]
 
@@ -119,7 +119,7 @@ def is_open(address: str, access: WebAccess) -> bool:
     return True
 
 
-def parse_results(data: bytes, backend: str) -> list[Found]:
+def parse_results(data: bytes, backend: str) -> list[SearchHit]:
     """Parse the response of Brave or SearXNG. Raises `ToolFailed` for anything else."""
     try:
         body = cast("object", json.loads(data))
@@ -135,13 +135,13 @@ def parse_results(data: bytes, backend: str) -> list[Found]:
         raise ToolFailed("The search engine answered without a list of results", code="invalid_output")
     excerpt = "description" if backend == "brave" else "content"
     return [
-        Found(_text(item, "title"), _text(item, "url"), _text(item, excerpt))
+        SearchHit(_text(item, "title"), _text(item, "url"), _text(item, excerpt))
         for item in cast("list[object]", items)
         if _text(item, "url")
     ]
 
 
-def render(found: Sequence[Found]) -> str:
+def render(found: Sequence[SearchHit]) -> str:
     """Results as the model reads them."""
     if not found:
         return "No results"
@@ -215,7 +215,7 @@ def add_search(tools: Sequence[Tool], options: WebSearchOptions, *, access: WebA
     return (*tools, ServerSearch(named, options, access=access))
 
 
-def read_results(output: JsonValue) -> list[Found] | None:
+def read_results(output: JsonValue) -> list[SearchHit] | None:
     """Return the list of results in a tool's output; None if it is text."""
     value: object = output
     if isinstance(output, str):
@@ -226,7 +226,7 @@ def read_results(output: JsonValue) -> list[Found] | None:
     items = _find_list(value)
     if items is None:
         return None
-    found = [Found(*(_read(item, names) for names in _FIELDS.values())) for item in items]
+    found = [SearchHit(*(_read(item, names) for names in _FIELDS.values())) for item in items]
     return [each for each in found if each.url]
 
 
@@ -242,8 +242,8 @@ def _find_list(value: object, depth: int = 0) -> list[object] | None:
 
 def _read(item: object, names: Iterable[str]) -> str:
     fields = cast("Mapping[str, object]", item if isinstance(item, dict) else {})
-    said = next((value for name in names if isinstance(value := fields.get(name), str)), "")
-    return " ".join(said.split())
+    text = next((value for name in names if isinstance(value := fields.get(name), str)), "")
+    return " ".join(text.split())
 
 
 def _choose_lines(output: JsonValue, access: WebAccess) -> str:

@@ -122,7 +122,16 @@ def build_arguments(
 
     `masked` files can be neither run nor read.
     """
-    mounts = dict((*_around(), *_held(reach), *_sealed(reach), *_granted(reach), *_closed(reach, scratch / EMPTY)))
+    # For the same path, a later entry replaces an earlier one, so the protections come last.
+    mounts = dict(
+        (
+            *_mount_system(),
+            *_mount_parents(reach),
+            *_mount_sealed(reach),
+            *_mount_granted(reach),
+            *_mount_closed(reach, scratch / EMPTY),
+        )
+    )
     mounts |= {
         Path("/proc"): ("--proc", "/proc"),
         Path("/dev"): ("--dev", "/dev"),
@@ -142,7 +151,7 @@ def build_arguments(
     return [*arguments, "--remount-ro", "/", "--chdir", str(folder), "--"]
 
 
-def _around() -> Iterator[Mount]:
+def _mount_system() -> Iterator[Mount]:
     for path in list_system():
         # `/bin` is a link to `usr/bin` on most systems, `resolv.conf` one to a folder that stays outside.
         if path.is_symlink() and path.parent == Path("/"):
@@ -151,7 +160,7 @@ def _around() -> Iterator[Mount]:
             yield path, ("--ro-bind", str(path.resolve()), str(path))
 
 
-def _held(reach: Reach) -> Iterator[Mount]:
+def _mount_parents(reach: Reach) -> Iterator[Mount]:
     """Mount the parents of closed and hidden paths onto themselves, because a mount point can't be renamed away."""
     if reach.read_only:
         # Nothing can be renamed in a read-only workspace, and these mounts would be writable.
@@ -169,28 +178,28 @@ def _held(reach: Reach) -> Iterator[Mount]:
             yield folder, ("--bind-try", str(folder), str(folder))
 
 
-def _granted(reach: Reach) -> Iterator[Mount]:
-    yield from _binds("--ro-bind", reach.readable)
+def _mount_granted(reach: Reach) -> Iterator[Mount]:
+    yield from _bind("--ro-bind", reach.readable)
     how = "--ro-bind" if reach.read_only or reach.workspace in reach.sealed else "--bind"
     yield reach.workspace, (how, str(reach.workspace), str(reach.workspace))
-    yield from _binds("--ro-bind", reach.inside(reach.readable))
-    yield from _binds("--bind", reach.writable)
+    yield from _bind("--ro-bind", reach.inside(reach.readable))
+    yield from _bind("--bind", reach.writable)
 
 
-def _sealed(reach: Reach) -> Iterator[Mount]:
+def _mount_sealed(reach: Reach) -> Iterator[Mount]:
     """Mount the folder read-only and each entry writable, so that entries can be changed and none can be added."""
     for folder in reach.sealed:
         yield folder, ("--ro-bind", str(folder), str(folder))
-        yield from _binds("--bind", (path for path in folder.iterdir() if not path.is_symlink()))
+        yield from _bind("--bind", (path for path in folder.iterdir() if not path.is_symlink()))
 
 
-def _closed(reach: Reach, empty: Path) -> Iterator[Mount]:
-    yield from _binds("--ro-bind", reach.closed.read_only)
+def _mount_closed(reach: Reach, empty: Path) -> Iterator[Mount]:
+    yield from _bind("--ro-bind", reach.closed.read_only)
     for path in reach.closed.hidden:
         nothing = str(empty) if path.is_dir() else "/dev/null"
         yield path, ("--ro-bind", nothing, str(path))
 
 
-def _binds(how: str, paths: Iterable[Path]) -> Iterator[Mount]:
+def _bind(how: str, paths: Iterable[Path]) -> Iterator[Mount]:
     for path in paths:
         yield path, (how, str(path.resolve()), str(path))

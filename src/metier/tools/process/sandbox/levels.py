@@ -169,11 +169,11 @@ def _judge(level: Level, done: subprocess.CompletedProcess[bytes] | None, *, is_
     results = _parse(done.stdout.decode("utf-8", "replace")) if done else {}
     results |= {name: is_changed and results[name] for name in OUTSIDE if name in results}
     if not results:
-        said = (
+        last_line = (
             (done.stderr.decode("utf-8", "replace").strip().splitlines() or [""])[-1] if done else "it did not answer"
         )
         name = "bwrap" if level == "full" else "Landlock with seccomp"
-        return LevelTrial(level=level, works=False, summary=f"{name} cannot start: {said}", hint=_advise(level))
+        return LevelTrial(level=level, works=False, summary=f"{name} cannot start: {last_line}", hint=_advise(level))
     got_out = [name for name in MUST_FAIL if results.get(name, True)]
     got_stuck = [name for name in MUST_WORK if not results.get(name, False)]
     if got_out or got_stuck:
