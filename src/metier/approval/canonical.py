@@ -18,6 +18,7 @@ type Kind = Literal["path", "url", "text"]
 UNPARSED = "unparsed:"
 """Prefix of a URL with a user name, a blank, a backslash or no host, so that no rule about real URLs matches it."""
 MAX_DEPTH = 50
+"""Deeper values are not converted, so that a hostile call can't exhaust the stack."""
 
 _PATHS = frozenset(
     {"path", "paths", "file", "files", "filename", "filepath", "cwd", "dir", "directory", "folder", "root"}
@@ -27,6 +28,7 @@ _URLS = frozenset({"url", "urls", "uri", "href", "endpoint"})
 _URL_ENDINGS = ("_url", "_urls", "_uri")
 _LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
+"""Characters that URL parsers treat differently: browsers read a backslash as a slash."""
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
@@ -96,6 +98,7 @@ def split_url(url: str) -> SplitResult | None:
         host, port = _canonical_host(parts.hostname or ""), parts.port
     except ValueError:
         return None
+    # `https://good.example@evil.example/` connects to evil.example.
     if not parts.scheme or not host or "@" in parts.netloc:
         return None
     scheme = parts.scheme.lower()
@@ -159,6 +162,7 @@ def _canonical_host(host: str) -> str:
         return f"[{ipaddress.IPv6Address(host.partition('%')[0]).compressed}]"
     plain = host.rstrip(".").lower()
     if not plain.isascii():
+        # Clients look up the IDNA form, so a rule with either spelling must match.
         plain = plain.encode("idna").decode("ascii")
     return _read_numeric_host(plain.split(".")) or plain
 
@@ -191,6 +195,7 @@ def _canonical_url_path(path: str) -> str:
 
 
 def _decode_harmless(match: re.Match[str]) -> str:
+    """Decode unreserved characters, which never changes the meaning of a URL (RFC 3986, section 6.2.2.2)."""
     character = chr(int(match[1], 16))
     return character if character in _UNRESERVED else match[0].upper()
 

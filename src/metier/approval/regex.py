@@ -28,7 +28,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
         raise BadPattern(f"{found[0]!r} repeats a repetition")
     options: Any = re2.Options()
     options.max_mem = MAX_MEMORY_BYTES
-    options.log_errors = False
+    options.log_errors = False  # RE2 would print errors of an expression to standard error
     try:
         compiled: Any = re2.compile(pattern, options)  # pyright: ignore[reportUnknownMemberType] - it has no types
     except re2.error as error:  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

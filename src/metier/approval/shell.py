@@ -46,6 +46,7 @@ _NESTED_CHANGE = re.compile(r"[$`]|(?:^|[\s;|&({])(?:cd|pushd|chdir)\s")
 """Text in which the shell computes paths, or changes the folder before it uses them."""
 _UNKNOWN_FOLDER = re.compile(r"\b(?:cd|pushd)\s[^;|&\n]*[$`*?\[]")
 _DISGUISE = str.maketrans("", "", "\\'\"")
+"""Characters that the shell removes, and that can hide a word from a text search (`r\\m`, `r""m`)."""
 _MAX_PIECES = 100
 RUNS_CODE = "it runs code of the folder it is in"
 
@@ -293,6 +294,7 @@ def _list_before(line: ShellLine) -> Iterator[SimpleCommand | None]:
 def _build_unit(command: SimpleCommand, whole: Whole, *, place: CommandFolders, before: SimpleCommand | None) -> Unit:
     program, *words = command.argv
     xargs = read_xargs(command.argv)
+    # A deny of `rm` must also match `/bin/rm`, and `rm` behind `xargs`.
     others: list[tuple[str, ...]] = [(posixpath.basename(program), *words)] if "/" in program else []
     others += [xargs.command] if xargs is not None else []
     over_files: tuple[str, ...] = ()

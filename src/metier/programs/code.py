@@ -74,6 +74,7 @@ class ProgramCode(Struct, frozen=True, kw_only=True):
         digest = hashlib.sha256()
         for root in self.roots:
             for name, described in _describe_tree(root):
+                # Paths can't contain zero bytes, so the fields can't run into each other.
                 digest.update(os.fsencode(f"{root}\0{name}\0{described}\n"))
         return digest.hexdigest()
 
@@ -106,6 +107,7 @@ def _list_program(line: CommandLine) -> Iterator[Path]:
     prefix = program.parent.parent
     # The packages of a virtual environment are as much its code as the program.
     yield prefix if (prefix / "pyvenv.cfg").is_file() else program.parent
+    # A linked program loads its libraries from the folder of its target.
     yield program.resolve().parent
     # `uv tool run` runs a package from the index, not the project in the working folder.
     is_tool = (program.name, arguments[:1]) == ("uv", ("tool",))

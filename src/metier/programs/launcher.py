@@ -232,7 +232,7 @@ async def open_program(
         stderr=stderr,
         cwd=folder,
         env=program.environment,
-        start_new_session=True,
+        start_new_session=True,  # a Ctrl-C at the terminal must reach the agent only, which then ends the program
         pass_fds=pass_fds,
     )
 
@@ -255,7 +255,7 @@ def start_in_background(program: Program, *arguments: str, folder: Path, output:
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        start_new_session=True,
+        start_new_session=True,  # closing the terminal must not end it (SIGHUP)
     )
     # This process doesn't wait for it. Without an exit code, `Popen.__del__` would warn that it is still running.
     process.returncode = 0

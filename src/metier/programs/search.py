@@ -53,6 +53,7 @@ def build_trusted_path(environ: Mapping[str, str], *, writable: Collection[Path]
     folders = environ["PATH"].split(os.pathsep) if environ.get("PATH") else list(SYSTEM)
     roots = _list_roots(writable)
     trusted = [folder for folder in dict.fromkeys(folders) if _is_trusted(Path(folder), roots)]
+    # System folders first, because only root can write them.
     return os.pathsep.join(sorted(trusted, key=lambda folder: folder not in SYSTEM))
 
 
@@ -69,6 +70,7 @@ def drop_writable_paths(
     for name in _PATH_LISTS:
         if name not in environ or name in keep:
             continue
+        # The loader accepts both blanks and colons in LD_PRELOAD.
         separator = " " if name == "LD_PRELOAD" else os.pathsep
         entries = environ[name].replace(":", " ").split() if name == "LD_PRELOAD" else environ[name].split(os.pathsep)
         allowed = [entry for entry in entries if _is_outside(entry, roots, but)]

@@ -108,7 +108,7 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
             return Media(
                 data=out.getvalue(), media_type=media_type, name=name, width=picture.width, height=picture.height
             )
-        edge = edge * 3 // 4
+        edge = edge * 3 // 4  # try smaller sizes, because the compressed size can't be predicted
 
 
 def _refuse(name: str, why: str) -> ToolFailed:

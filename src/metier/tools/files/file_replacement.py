@@ -46,6 +46,7 @@ def read_target(target: Target) -> bytes | None:
     """Return the current content; None if there is no file."""
     if target.status is None:
         return None
+    # A link may have replaced the file since its status was taken.
     descriptor = os.open(target.name, READ_FILE | os.O_NOFOLLOW, dir_fd=target.folder)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -68,6 +69,7 @@ def read_all(descriptor: int, path: str) -> bytes:
     """Read a whole file. Raises `ToolFailed` if it is too large."""
     check_size(os.fstat(descriptor).st_size, path)
     pieces: list[bytes] = []
+    # Bounded, because the file can grow while it is read.
     left = MAX_FILE_BYTES
     while left > 0 and (piece := os.read(descriptor, min(_CHUNK_BYTES, left))):
         pieces.append(piece)
@@ -129,6 +131,7 @@ def judge_note(scope: Scope, text: str, context: ToolContext) -> Finding:
         with scope.open_target(text, create_folders=False) as target:
             with suppress(FileNotFoundError):
                 os.unlink(_temporary_name(context), dir_fd=target.folder)
+            # If a link on the way leads elsewhere now, the note is about another file.
             now = hash_bytes(read_target(target)) if target.path == note.path else None
     except ToolFailed as error:
         now = NO_FILE if error.code == "not_found" else None

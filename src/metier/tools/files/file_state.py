@@ -85,7 +85,7 @@ def _look(folder: int, name: str) -> FileSnapshot | None:
         return FileSnapshot(state=FileState(sha256=f"large {marker}", mode=mode, is_kept=False))
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
+        data = file.read(MAX_BYTES + 1)  # bounded again: the file may have grown
     return FileSnapshot(state=build_state("file", data, mode=mode), data=data)
 
 

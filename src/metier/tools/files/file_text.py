@@ -23,7 +23,9 @@ _BOMS = (
 _ODD = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b\b") | {127}
 """Bytes that don't occur in text of a single-byte encoding."""
 _MAX_ODD = 0.02
+"""Share of such bytes up to which data counts as Latin-1 text."""
 _MANY_ZEROS = 0.4
+"""Share of zero bytes, in every second place, from which data counts as UTF-16."""
 _SIGNATURES = (
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),

@@ -61,7 +61,7 @@ class SearchExpression:
         _check(text)
         options = re2.Options()
         options.log_errors = False
-        options.never_nl = True
+        options.never_nl = True  # a match never spans lines, as in ripgrep
         options.case_sensitive = not ignore_case
         options.max_mem = _MAX_PROGRAM_BYTES
         try:
@@ -144,6 +144,8 @@ _BATCH_BYTES = 100_000
 _TIMEOUT_SECONDS = 20
 _NONE_FOUND = 1
 _FLAGS = ("--no-config", "--files-with-matches", "--null", "--no-messages", "--text", "--color=never", "--no-ignore")
+"""`--no-config`, because a configuration can name a program to run (`--pre`). `--text` and `--no-ignore`, because the
+files to search are already chosen."""
 
 
 def get_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:

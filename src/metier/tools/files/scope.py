@@ -66,7 +66,9 @@ class Scope:
         By default, links are followed if they are relative and stay below their root. `own_folders` and `records` are
         relative to the workspace; `records` are protected even without `protect`.
         """
+        # Each root with both of its names, because a model may write a path with links resolved or not.
         self._roots = tuple((Path(os.path.abspath(root)), root.resolve()) for root in roots)  # noqa: PTH100  as text
+        # Device and inode, to notice a root that was replaced during the run.
         self._identities = {real: found for _, real in self._roots if (found := _identify(real)) is not None}
         self._protect = protect
         self._own_folders = tuple(own_folders)
@@ -282,6 +284,7 @@ def _split(text: str) -> list[str]:
 def _make_folder(parent: int, name: str) -> int:
     try:
         os.mkdir(name, _NEW_FOLDER_MODE, dir_fd=parent)
+        # The file inside survives a power cut only if the name of its folder does.
         os.fsync(parent)
     except FileExistsError:
         pass  # created by another process meanwhile; opening it below rejects a link

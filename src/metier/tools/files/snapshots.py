@@ -298,6 +298,7 @@ class Snapshots:
             "GIT_WORK_TREE": str(self._workspace),
             "GIT_INDEX_FILE": str(self._git / "index"),
         }
+        # Fast compression: a snapshot is taken before and after each step that runs a program.
         settings = ("core.compression=1", "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
                     "core.splitIndex=false", "core.untrackedCache=false")  # fmt: skip
         words = (*(word for setting in settings for word in ("-c", setting)), *args)
@@ -325,12 +326,14 @@ def run_git(
     """Run git without the user's settings, hooks and filters; return its output. Raises `Unavailable`."""
     own = {
         "HOME": os.devnull,
-        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",  # replacement references would show other content than the files have
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
-        "LC_ALL": "C",
+        "LC_ALL": "C",  # the error is found by its English prefix
         **(variables or {}),
     }
+    # Hooks and the fsmonitor are programs that the repository names. Trees of snapshots have no reference, so garbage
+    # collection would delete them. The workspace may belong to another user, as in containers.
     settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", f"safe.directory={folder}")
     git = (program or get_git(folder)).with_variables(own)
     options = (word for setting in settings for word in ("-c", setting))

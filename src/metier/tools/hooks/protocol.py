@@ -155,6 +155,7 @@ def _read_object(payload: dict[str, JsonValue]) -> HookAnswer:
         context=_cut(_first_text(own.get("additionalContext"), payload.get("additionalContext"))),
         message=_cut(_first_text(payload.get("systemMessage"))),
         updated_input=cast("dict[str, JsonValue]", updated) if isinstance(updated, dict) else None,
+        # Hooks only narrow what rules allow; an allow of a hook has no effect.
         ignored="a hook cannot allow" if words & {"allow", "approve"} else "",
     )
 

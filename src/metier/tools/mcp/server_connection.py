@@ -60,6 +60,7 @@ class ServerLog:
     def add(self, chunk: bytes) -> None:
         self._last.add(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        # A line that never ends must not fill the memory.
         if len(self._rest) > _MAX_LINE:
             lines.append(self._rest)
             self._rest = b""
@@ -190,6 +191,7 @@ class _Session:
     async def end(self) -> None:
         """End the server and wait until all its processes are gone."""
         self.scope.cancel()
+        # Shielded, because a canceled caller must not leave processes of the server behind.
         with anyio.CancelScope(shield=True):
             await self.over.wait()
 
@@ -281,6 +283,7 @@ class ServerConnection:
         if conversation.is_stale:
             session.listing = await self._list_tools(conversation)
         self._check_unchanged(info, session.listing, context.emit)
+        # On disk before the call: after a crash, a missing note proves that the tool was not called. Reads may repeat.
         if context.spool is not None and info.effect != "read":
             note_start(context.spool)
         tool = info.name.partition("/")[2]

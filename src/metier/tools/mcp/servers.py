@@ -75,6 +75,7 @@ class ServerDefinition(Struct, frozen=True, kw_only=True):
     def digest(self, workspace: Path) -> str:
         """Hash everything that determines what is started and where, before variables are expanded."""
         parts = [self.name, self.command, self.args, dict(self.env), self.cwd, self.url, dict(self.headers)]
+        # With the workspace, because an acceptance in one folder does not apply to the same text in another.
         return hashlib.sha256(json.dumps([str(workspace), *parts], sort_keys=True).encode()).hexdigest()
 
 
@@ -194,6 +195,7 @@ def list_server_secrets(servers: Iterable[ServerDefinition], environ: Mapping[st
 
 
 def _read_text(value: object) -> object:
+    # The JSON reader returns strings as quoted scalars, and numbers, booleans and null as plain ones.
     if isinstance(value, Scalar) and not value.is_plain and "\0" not in value.value:
         return value.value
     raise fault("not_text", "must be text")

@@ -267,6 +267,7 @@ class ProcessTree:
         except BaseException:
             os.close(control)
             os.close(status)
+            # No program runs, so files that appear at protected paths are the user's again.
             settle(record)
             raise
         finally:

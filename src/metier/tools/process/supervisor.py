@@ -107,6 +107,7 @@ def supervise(order: Order) -> int:
     # Before the report: if the agent dies between the two, its successor reads the note.
     note(order.spool, ".ended", ending)
     report(order.status, "\0".join([line, *moved]))
+    # After the report, so that the agent does not wait for it.
     with suppress(OSError):
         remove_tree(order.scratch)
     os.close(own)
@@ -180,6 +181,7 @@ def start(order: Order) -> Started:
 def become_command(order: Order, *, errors: int, inner: int) -> None:
     try:
         os.setsid()
+        # Ignored signals stay ignored after exec: Python ignores SIGPIPE, and this process those of the terminal.
         for number in range(1, signal.NSIG):
             restore_signal(number)
         apply_limits(add_process_limit(order.limits, order.processes))

@@ -169,6 +169,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
                 _move_into_place(python.folder, target)
                 return
             base = ["--python", base_interpreter(), "--no-python-downloads"]
+            # `--relocatable`, because the environment is moved into place afterwards.
             await self._uv("venv", "--no-project", "--relocatable", *base, str(python.folder))
             if requirements:
                 listed = aside / "requirements.txt"

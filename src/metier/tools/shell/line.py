@@ -275,6 +275,7 @@ class _Reader:
         return ""
 
     def _take_word(self, word: str) -> str:
+        # A pattern is expanded before the line runs, when only the value of a leading `$PWD` is known.
         if has_pattern(word) and has_variable(word) and word.count(VARIABLE) != word.startswith(FOLDER):
             return "a file pattern with a variable"
         if not self._wants_input:

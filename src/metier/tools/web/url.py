@@ -119,6 +119,7 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _MAX_HOST_CHARACTERS = 253
 _PORTS = {"http": 80, "https": 443}
 _FIRST_OPEN_PORT = 1024
+"""Lower ports belong to services such as SSH or SMTP, which could take an HTTP request for commands."""
 _LOCAL_NAMES = ("localhost", "local", "internal", "localdomain", "home.arpa")
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zs", "Zl", "Zp"))
 _SAFE = "/?:@!$&'()*+,;=-._~%[]"

@@ -211,6 +211,7 @@ async def _read(url: WebUrl, response: "httpx2.Response", most: int) -> _Answer:
     if kind and not _TEXT_TYPES.fullmatch(kind):
         raise ToolFailed(f"URL {url.text!r} is not text but {kind[:80]!r}", code="binary")
     unpack = _Unpacker(response.headers.get("content-encoding", ""))
+    # Raw bytes, because the client's own decompression has no limit.
     data, is_cut = await _collect(response.aiter_raw(), unpack, most)
     if not kind and is_binary(data):
         raise ToolFailed(f"URL {url.text!r} is not text", code="binary")
@@ -233,6 +234,7 @@ class _Unpacker:
         word = encoding.strip().lower()
         if word not in {"", "identity", "gzip", "x-gzip", "deflate"}:
             raise ToolFailed(f"The answer is packed as {word[:40]!r}, which was not asked for", code="execution_failed")
+        # 32: detect a zlib or gzip header.
         self._inflate = None if word in {"", "identity"} else zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def add(self, chunk: bytes, most: int) -> bytes:

@@ -222,6 +222,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
             workspace=self.workspace,
             readable=readable,
             writable=writable,
+            # Paths that the user opened by name (`sandbox.readable`, `sandbox.writable`) are not protected.
             closed=Closed(
                 read_only=tuple(path for path in closed.read_only if path not in writable),
                 hidden=tuple(path for path in closed.hidden if path not in {*readable, *writable}),

@@ -134,6 +134,7 @@ def _plant(base: Path, *, port: int) -> Mapping[str, object]:
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(_PLANTED, encoding="utf-8")
+    # A real file of the home proves more than a planted one, but a home may be empty.
     real = next((path for path in _list(Path.home()) if path.is_file() and os.access(path, os.R_OK)), None)
     home = [str(path) for path in (real or files["key"],)]
     paths = {name: str(file) for name, file in files.items()}

@@ -36,7 +36,8 @@ REFUSED_X86 = (154, 172, 173, 134, 136, 156, 174, 177, 178, 180, 212)
 ABSENT: Mapping[str, tuple[int, int]] = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "clone3": (435, 435),
 }  # fmt: skip
-"""Calls that fail as on a kernel without them (ENOSYS), because programs then fall back to older calls."""
+"""Calls that fail as on a kernel without them (ENOSYS), because programs then fall back to older calls. The operations
+of io_uring bypass seccomp, and the flags of clone3 are in memory, which a filter can't read."""
 
 MODES: Mapping[str, tuple[int | None, int | None, int]] = {
     "chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),

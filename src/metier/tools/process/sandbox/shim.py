@@ -24,6 +24,7 @@ NOT_STARTED = 127
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 22, 24, 38, 47
 SECCOMP_MODE_FILTER, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+"""The system calls of Landlock, with the same numbers on all architectures."""
 CAPABILITY_VERSION, LAST_CAPABILITY = 0x20080522, 63
 CAPSET = {"x86_64": 126, "aarch64": 91}
 SOCKET = {"x86_64": 41, "aarch64": 198}
@@ -33,6 +34,7 @@ MAX_PROBES = 64
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 MAKE_DEVICES = 1 << 6 | 1 << 11
+"""Creating character devices and block devices."""
 REFER, TRUNCATE, IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 ALL_SINCE = (0x1FFF, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
 """All rights by version of Landlock; later versions use the last."""
@@ -260,6 +262,7 @@ def check(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int, more: int = 0) -> int:
+    # The kernel reads unsigned longs and rejects garbage in the upper halves, but ctypes passes plain numbers as ints.
     return int(LIBRARY.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))))
 
 
