@@ -211,7 +211,7 @@ def test_notification_hook_is_reported_once_of_a_question(workspace: Workspace, 
         ("head -c 100000000 /dev/zero", "more than is read"),
         ("exit 3", "exit code 3"),
         ("/nowhere/at/all", "exit code 127"),
-        ("echo '{broken'", "is none"),
+        ("echo '{broken'", "is invalid"),
     ],
 )
 def test_hook_that_hangs_crashes_or_floods_is_a_recorded_failure(

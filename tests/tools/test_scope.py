@@ -333,9 +333,9 @@ def test_root_that_was_swapped_for_a_link_is_refused(tmp_path: Path, way: Opener
     root.rename(tmp_path / "moved")
     root.symlink_to(other)
 
-    with pytest.raises(ToolFailed, match="it was replaced"), scope.open_file("a.txt"):
+    with pytest.raises(ToolFailed, match="was replaced since"), scope.open_file("a.txt"):
         pass
-    with pytest.raises(ToolFailed, match="it was replaced"), scope.open_target("b.txt", create_folders=True):
+    with pytest.raises(ToolFailed, match="was replaced since"), scope.open_target("b.txt", create_folders=True):
         pass
 
     assert not (other / "b.txt").exists()

@@ -122,7 +122,7 @@ class _Folder:
     def __init__(self, workspace: Path, path: str, *, create: bool) -> None:
         parts = Path(path).parts
         if not parts or Path(path).is_absolute() or ".." in parts:
-            raise ToolFailed(f"Path {path!r} does not lie in the workspace", code="permission_denied")
+            raise ToolFailed(f"Path {path!r} is not in the workspace", code="permission_denied")
         self._workspace, self._parts, self._create = workspace, parts, create
         self._descriptor = -1
 

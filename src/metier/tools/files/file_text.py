@@ -132,7 +132,9 @@ def check_saved(buffered: str | None, disk: bytes | None, *, path: str) -> None:
     """Raise `ToolFailed` for unsaved text: the user's save and the change would overwrite each other."""
     if is_unsaved(buffered, disk):
         raise ToolFailed(
-            f"File {path!r} has changes in the editor that are not saved", hint="Have the user save it", code="conflict"
+            f"File {path!r} has changes in the editor that are not saved",
+            hint="Ask the user to save it",
+            code="conflict",
         )
 
 

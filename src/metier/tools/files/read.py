@@ -77,7 +77,7 @@ class Read:
             lines.pop()
         if start > max(len(lines), 1):
             raise ToolFailed(f"File {path!r} has {len(lines)} lines, so none from {start}", code="out_of_range")
-        unsaved = "" if data == saved else "\n[as the editor shows it; not saved]"
+        unsaved = "" if data == saved else "\n[unsaved text from the editor]"
         return ToolResult(ok=True, output=_render(lines, start, count) + _render_encoding(found) + unsaved)
 
 

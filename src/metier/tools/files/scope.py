@@ -196,8 +196,8 @@ class Scope:
         status = os.fstat(descriptor)
         if known is not None and (status.st_dev, status.st_ino) != known:
             raise ToolFailed(
-                f"The folder {str(path)!r} is not the one that the run began in: it was replaced",
-                hint="A person puts it back, or starts a new run",
+                f"The folder {str(path)!r} was replaced since the run started",
+                hint="Ask the user to restore it or to start a new run",
                 code="conflict",
             )
 
@@ -207,7 +207,7 @@ class Scope:
         if reason := check(path, own_folders=folders if root == self.workspace else ()):
             raise ToolFailed(
                 f"Path {path!r} is protected: it holds {reason}",
-                hint="Only a person changes it",
+                hint="Only the user may change it",
                 code="permission_denied",
             )
 

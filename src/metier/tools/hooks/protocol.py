@@ -121,14 +121,14 @@ class HookAnswer(StoredValue, frozen=True, kw_only=True):
 def read_answer(event: HookEvent, *, exit_code: int, stdout: str, stderr: str) -> HookAnswer:
     """Read the answer of a hook that exited with 0 or 2. Any other exit code is a failure without an answer."""
     if exit_code == BLOCKED:
-        return HookAnswer(decision="deny", reason=_cut(stderr.strip() or "A hook said no"))
+        return HookAnswer(decision="deny", reason=_cut(stderr.strip() or "Denied by a hook"))
     text = stdout.strip()
     if not text.startswith("{"):
         return HookAnswer(context=_cut(text)) if event in PLAIN_TEXT_EVENTS else HookAnswer()
     try:
         payload: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return HookAnswer(problem=f"It printed what begins like JSON and is none: {error}")
+        return HookAnswer(problem=f"Its output starts like JSON and is invalid: {error}")
     return _read_object(payload) if isinstance(payload, dict) else HookAnswer()
 
 
@@ -151,7 +151,7 @@ def _read_object(payload: dict[str, JsonValue]) -> HookAnswer:
         decision, reason = "stop", _first_text(payload.get("stopReason"), reason) or "A hook stopped the run"
     return HookAnswer(
         decision=decision,
-        reason=_cut(reason or ("A hook said no" if decision == "deny" else "")),
+        reason=_cut(reason or ("Denied by a hook" if decision == "deny" else "")),
         context=_cut(_first_text(own.get("additionalContext"), payload.get("additionalContext"))),
         message=_cut(_first_text(payload.get("systemMessage"))),
         updated_input=cast("dict[str, JsonValue]", updated) if isinstance(updated, dict) else None,

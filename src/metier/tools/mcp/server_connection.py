@@ -249,13 +249,13 @@ class ServerConnection:
             # End the server, so that the slow call does not continue after its result was recorded.
             await self._end(session)
             raise ToolFailed(
-                f"The tool did not answer within {limit:g} s; MCP server {self.name!r} was ended", code="timeout"
+                f"The tool did not answer within {limit:g} s; MCP server {self.name!r} was stopped", code="timeout"
             ) from error
         except SessionEnded as error:
             await self._end(session)
             message = f"MCP server {self.name!r} ended before it answered: {session.ending.reason or error}"
             context.emit(self._report("ended", message))
-            raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
+            raise ToolFailed(message, hint="The next call starts it again", code="server_died") from error
         except anyio.get_cancelled_exc_class():
             # A canceled turn must not leave its call running; the next call starts the server again.
             context.keep_partial(self._clean("\n".join(progress)))
@@ -382,7 +382,7 @@ class ServerConnection:
         what = "no longer offers" if differences[info.name] == "removed" else "describes differently than before"
         message = f"MCP server {self.name!r} {what} the tool {info.name!r}, so it was not called"
         emit(self._report("changed", message, tools=(info.name,)))
-        hint = f"A person can look at it and accept it with `agent mcp accept {self.name}`"
+        hint = f"The user can review it and run `agent mcp accept {self.name}`"
         raise ToolFailed(message, hint=hint, code="permission_denied")
 
     def _report(self, state: McpServerState, message: str, *, tools: tuple[str, ...] = ()) -> McpServerReported:
@@ -435,7 +435,7 @@ class KnownTool(Struct, frozen=True):
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del arguments, context
-        return ToolResult(ok=False, error="Nothing is started here", meta={"code": "permission_denied"})
+        return ToolResult(ok=False, error="The server is not started here", meta={"code": "permission_denied"})
 
 
 class ServerPlace(Struct, frozen=True, kw_only=True):
