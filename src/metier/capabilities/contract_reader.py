@@ -113,15 +113,15 @@ def has_contract(skill: SkillDefinition) -> bool:
 
 def _flatten(skill: SkillDefinition, *, strict: bool) -> Mapping:
     """Merge the fields under `contract` with top-level ones, which take precedence."""
-    below = skill.contract.find("contract")
+    section = skill.contract.find("contract")
     top = tuple(entry for entry in skill.contract.entries if entry.key != "contract")
-    if below is None:
+    if section is None:
         return Mapping(top, skill.contract.line)
-    if not isinstance(below.value, Mapping):
+    if not isinstance(section.value, Mapping):
         # In a foreign skill `contract: text` means something else; strict reading reports it as an unknown field.
-        return Mapping((*top, below) if strict else top, skill.contract.line)
+        return Mapping((*top, section) if strict else top, skill.contract.line)
     named = {entry.key for entry in top}
-    return Mapping((*top, *(entry for entry in below.value.entries if entry.key not in named)), skill.contract.line)
+    return Mapping((*top, *(entry for entry in section.value.entries if entry.key not in named)), skill.contract.line)
 
 
 def is_own(package: SkillPackage) -> bool:

@@ -14,7 +14,7 @@ from metier.engine.delegation import (
     as_json,
     build_agent_request,
     build_task_result,
-    find_refusal,
+    get_refusal,
     is_delegation,
     render_result,
 )
@@ -183,13 +183,13 @@ def _list_siblings(state: RunState, pending: list[Step]) -> list[Step]:
     first, limits = pending[0], get_run_limits(state)
     if not is_single(first.action):
         return [step for step in pending if step is first or is_same_call(first.action, step.action)]
-    beside = list(takewhile(lambda step: _is_beside(state, first, step), pending))
+    siblings = list(takewhile(lambda step: _can_start_together(state, first, step), pending))
     # At most as many as one call may start and as turns are left; the others start later.
     left = limits.max_turns - state.turn - state.delegated_turns
-    return beside[: max(1, min(limits.max_children_per_call, left))] or [first]
+    return siblings[: max(1, min(limits.max_children_per_call, left))] or [first]
 
 
-def _is_beside(state: RunState, first: Step, step: Step) -> bool:
+def _can_start_together(state: RunState, first: Step, step: Step) -> bool:
     """Return True if both calls delegate one task each and the run starts such calls together."""
     is_pair = is_single(first.action) and is_single(step.action)
     return is_pair and get_run_limits(state).delegates_together
@@ -216,14 +216,14 @@ def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a
         return a.RefuseStep(
             first.step_id, describe_disabled(state.write_tool_name(name)), verdict="deny", rule="tool-access.json"
         )
-    if is_delegation(first.action) and (refusal := find_refusal(state, first.action, get_run_limits(state))):
+    if is_delegation(first.action) and (refusal := get_refusal(state, first.action, get_run_limits(state))):
         return a.RefuseStep(first.step_id, refusal, verdict="deny", rule="limits of delegation")
     verdict = judge_step(state, first, policy)
     if verdict.decision == "deny":
         # Even after an approval: the approver may have edited the call into a denied one.
         return _refuse(first, verdict)
-    if (said := find_before(state, first)) is not None:
-        return said
+    if (hook_action := find_before(state, first)) is not None:
+        return hook_action
     if (question := _find_question(first, verdict)) is not None:
         also = _list_also(state, pending, policy) if first.phase == "pending" else ()
         return find_permission(state, first) or a.AskApproval(first.step_id, question, also)
@@ -258,7 +258,9 @@ def _is_refused(state: RunState, step: Step, verdict: Verdict) -> bool:
 def _can_be_asked_early(state: RunState, step: Step, first: Step) -> bool:
     is_open = step.phase == "pending"
     is_call = step.action.type in ("call_tool", "run_command") and not is_delegation(step.action)
-    if not is_open or not (is_call or is_same_call(first.action, step.action) or _is_beside(state, first, step)):
+    if not is_open or not (
+        is_call or is_same_call(first.action, step.action) or _can_start_together(state, first, step)
+    ):
         return False
     is_repeated = build_identity(step.action) in state.repeated
     return not is_repeated and find_before(state, step) is None
@@ -307,7 +309,7 @@ def _starts_reading_child(state: RunState, step: Step) -> bool:
     others = [each.action for each in siblings if each.step_id != step.step_id]
     # A step that is not among the first siblings is judged again when its turn comes.
     is_first = any(each.step_id == step.step_id for each in siblings)
-    return is_first and build_agent_request(state, step.action, beside=others).reads_only
+    return is_first and build_agent_request(state, step.action, siblings=others).reads_only
 
 
 def describe_disabled(name: str) -> str:

@@ -115,9 +115,9 @@ def _get_wrong_value(item: InputSpec, value: JsonValue) -> str:
 def _describe(partner: Partner, index: int) -> str:
     if index >= MAX_DESCRIBED:
         return f"- {partner.id}"
-    said = " ".join(partner.description.split())[:DESCRIPTION_CHARACTERS]
+    description = " ".join(partner.description.split())[:DESCRIPTION_CHARACTERS]
     inputs = ", ".join(item.name if item.default is None else f"{item.name}?" for item in partner.inputs)
-    return f"- {partner.id}{f'({inputs})' if inputs else ''}{f': {said}' if said else ''}"
+    return f"- {partner.id}{f'({inputs})' if inputs else ''}{f': {description}' if description else ''}"
 
 
 SKIPPED = "(this step was skipped)"
@@ -135,19 +135,19 @@ def build_child_id(key: str, attempt: int) -> str:
 
 
 def wait_for(*children: str) -> RunPaused:
-    said = f"Run {children[0]} works on it" if len(children) == 1 else f"Runs {', '.join(children)} work on it"
-    return RunPaused(pause="delegation", reason=said)
+    reason = f"Run {children[0]} works on it" if len(children) == 1 else f"Runs {', '.join(children)} work on it"
+    return RunPaused(pause="delegation", reason=reason)
 
 
-def find_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
+def get_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
     """Return why the work may not be delegated; empty if it may."""
-    above = build_lineage(state)
+    ancestors = build_lineage(state)
     wanted = name_partner(action)
-    if fold_id(wanted) in {fold_id(name) for name in above}:
+    if fold_id(wanted) in {fold_id(name) for name in ancestors}:
         kind, _, name = wanted.partition(":")
         # Do not reword: journals contain this message, and a replay compares it.
         return f"{kind.capitalize()} {name!r} waits for this run already; do it yourself, or ask somebody else"
-    if len(above) > limits.max_delegation_depth:
+    if len(ancestors) > limits.max_delegation_depth:
         return f"Work was handed on {limits.max_delegation_depth} times already, which is the limit; do it yourself"
     siblings = count_siblings(action)
     if siblings > limits.max_children_per_call:
@@ -183,18 +183,18 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def build_agent_request(state: RunState, action: ActionStep, *, beside: Sequence[ActionStep] = ()) -> ChildRequest:
+def build_agent_request(state: RunState, action: ActionStep, *, siblings: Sequence[ActionStep] = ()) -> ChildRequest:
     """Build a request to another agent. One of several concurrent children gets a share of the budget and only reads.
 
-    A child in its own worktree may write, because its changes don't conflict with the others. `beside` are the actions
-    that start together with it.
+    A child in its own worktree may write, because its changes don't conflict with the others. `siblings` are the
+    actions that start together with it.
     """
     has_worktree = _has_worktree(action)
-    shares_folder = is_one_of_many(action) or any(not _has_worktree(other) for other in beside)
+    shares_folder = is_one_of_many(action) or any(not _has_worktree(other) for other in siblings)
     return ChildRequest(
         task=str(action.params.get("task", "")),
         agent=str(action.params.get("agent", "")),
-        limits=share(state, among=max(count_siblings(action), len(beside) + 1)),
+        limits=share(state, among=max(count_siblings(action), len(siblings) + 1)),
         lineage=build_lineage(state),
         under_skill=state.skill,
         reads_only=shares_folder and not has_worktree,
@@ -221,13 +221,13 @@ def build_task_request(state: RunState, *, task_id: str, text: str, inputs: dict
 def build_call_request(state: RunState, call: SkillCall) -> ChildRequest:
     """Build a request to call a skill's code for another skill, by the same agent, in the same task step."""
     assert state.started is not None
-    above = state.started.order
+    request = state.started.order
     return ChildRequest(
         task=f"Call skill {call.skill!r} for skill {call.chain[-1]!r}",
         agent=state.started.agent,
-        model=above.model if above is not None else "",
-        step_of=above.step_of if above is not None else "",
-        step_file=above.step_file if above is not None else "",
+        model=request.model if request is not None else "",
+        step_of=request.step_of if request is not None else "",
+        step_file=request.step_file if request is not None else "",
         limits=share(state),
         lineage=build_lineage(state),
         under_skill=state.skill,
@@ -239,8 +239,8 @@ def build_step_request(state: RunState, step: Step, task: TaskDefinition) -> Chi
     """Build a request for a task step. Placeholders are replaced by inputs and earlier results."""
     number = state.steps.index(step)
     definition = task.steps[number]
-    above = state.started.order if state.started else None
-    inputs = above.inputs if above else {}
+    request = state.started.order if state.started else None
+    inputs = request.inputs if request else {}
     results = {
         name_step(done.file): NOT_KNOWN if state.is_dry_run else _result_of(state.steps[i])
         for i, done in enumerate(state.plan[:number])
@@ -251,7 +251,7 @@ def build_step_request(state: RunState, step: Step, task: TaskDefinition) -> Chi
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
         inputs=inputs,
         agent=state.plan[number].agent,
-        model=above.model if above else "",
+        model=request.model if request else "",
         step_of=task.id,
         step_file=definition.file.name,
         brief=render_body(task.steps[0].body, inputs=inputs, results={}).strip() if number else "",
@@ -278,7 +278,7 @@ def share(state: RunState, *, among: int = 1) -> Limits:
     cost = None
     if limits.max_cost_usd is not None:
         cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share / among
-    # At least one turn, or the child could not answer; `find_refusal` rejects the call if none is left.
+    # At least one turn, or the child could not answer; `get_refusal` rejects the call if none is left.
     return replace(limits, max_turns=max(1, int(turns)), max_cost_usd=cost, on_limit="fail")
 
 

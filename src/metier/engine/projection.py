@@ -315,8 +315,8 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
     """Add the expected output. Native calls have no field for it, so the model's text is used."""
     if step.expected_output:
         return step
-    said = decision.reasoning_summary.strip().partition("\n")[0][:EXPECTATION_CHARACTERS]
-    expected = said or f"The result of {step.params.get('tool') or step.type}"
+    summary = decision.reasoning_summary.strip().partition("\n")[0][:EXPECTATION_CHARACTERS]
+    expected = summary or f"The result of {step.params.get('tool') or step.type}"
     return replace(step, expected_output=expected)
 
 
@@ -451,8 +451,8 @@ def _project_answered(entry: DoubtResolved, state: RunState) -> list[Payload]:
 def _excerpt(entry: StepFinished) -> _Excerpt:
     """Return the first lines of output; the last lines of a failure, where its reason is."""
     lines = (describe_failure(entry.text) if entry.is_error else describe_success(entry.text)).splitlines()
-    kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
-    text = "\n".join(line[:EXCERPT_WIDTH] for line in kept)
+    shown = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
+    text = "\n".join(line[:EXCERPT_WIDTH] for line in shown)
     changed = entry.diff.splitlines() if entry.diff is not None else []
     diff = None if entry.diff is None else "\n".join(line[:EXCERPT_WIDTH] for line in changed[:DIFF_LINES])
     return {"excerpt": text, "output_lines": len(lines), "diff": diff, "diff_lines": len(changed)}

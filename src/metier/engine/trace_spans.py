@@ -166,10 +166,10 @@ class SpanFold:
 
     def _begin_run(self, entry: RunStarted) -> list[Span]:
         self._started, self._forked_at = entry, entry.forked_at
-        above = TraceParent.parse(entry.trace_parent)
+        parent = TraceParent.parse(entry.trace_parent)
         span_id = build_span_id(self.run_id, RUN)
-        self.trace = TraceParent(entry.trace_id, span_id, is_sampled=above.is_sampled if above else True)
-        self._begin(RUN, _name_run(entry), span_id=span_id, parent_id=above.span_id if above else "")
+        self.trace = TraceParent(entry.trace_id, span_id, is_sampled=parent.is_sampled if parent else True)
+        self._begin(RUN, _name_run(entry), span_id=span_id, parent_id=parent.span_id if parent else "")
         if self._with_content:
             self._fresh.append(_Fresh("user", entry.task))
         return []
@@ -278,11 +278,11 @@ class SpanFold:
         span_id: str = "",
         parent_id: str | None = None,
     ) -> None:
-        above = self._open.get(RUN)
+        parent = self._open.get(RUN)
         self._open[key] = _OpenSpan(
             # Derived from the entry: an export that is repeated after a crash has the same span IDs.
             span_id=span_id or build_entry_id(self.run_id, self._seq),
-            parent_id=(above.span_id if above else "") if parent_id is None else parent_id,
+            parent_id=(parent.span_id if parent else "") if parent_id is None else parent_id,
             began=self._now,
             attributes={**known, names.RUN_ID: self.run_id},
             kind=kind,

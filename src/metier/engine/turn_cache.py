@@ -84,9 +84,9 @@ class Fingerprints:
 
     def _count_known(self, messages: tuple[Message, ...]) -> int:
         """Count the leading messages of the last request; identity is compared first because it is cheap."""
-        most = min(len(self._seen), len(messages))
-        if self._seen[:most] == messages[:most]:
-            return most
+        shared = min(len(self._seen), len(messages))
+        if self._seen[:shared] == messages[:shared]:
+            return shared
         return next(i for i, (one, other) in enumerate(zip(self._seen, messages, strict=False)) if one != other)
 
 

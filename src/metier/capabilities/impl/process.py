@@ -206,16 +206,16 @@ def build_permitted(turn: Turn, scratch: str) -> dict[str, JsonValue]:
     saved = turn.saved_reply
     # The guard also sees the write of the reply, because an audit hook cannot be removed.
     own = (resolve(saved.file), f"{resolve(saved.file)}.part") if saved is not None else ()
-    below = [resolve(scratch), *own]
+    writable = [resolve(scratch), *own]
     workspace = resolve(turn.workspace)
     if "writes_files" in kinds:
-        below.append(resolve(turn.artifacts))
+        writable.append(resolve(turn.artifacts))
         if contract.autonomy_level in ("implement", "commit"):
-            below.append(workspace)
+            writable.append(workspace)
     return {
         "network": "network" in kinds,
         "programs": "runs_programs" in kinds,
-        "write_below": [*below],
+        "write_below": [*writable],
         "workspace": workspace,
         "workspace_patterns": list(contract.side_effects.paths),
     }

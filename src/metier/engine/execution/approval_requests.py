@@ -41,8 +41,8 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     wanted = [(action.step_id, action.reason), *action.also]
     asked = [await _ask(log.state.step(step_id), log, services, reason=reason) for step_id, reason in wanted]
     ids = ", ".join(each.approval_id for each in asked)
-    said = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
-    await log.record(*asked, RunPaused(pause="approval", reason=said), durable=True)
+    reason = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
+    await log.record(*asked, RunPaused(pause="approval", reason=reason), durable=True)
 
 
 async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> ApprovalAsked:

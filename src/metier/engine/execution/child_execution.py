@@ -71,8 +71,8 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
     steps = [log.state.step(step_id) for step_id in (action.step_id, *action.also)]
     for step in steps:
         intent = build_intent(step, log, services)
-        beside = [other for other in steps if other is not step]
-        order = _build_request(step, log.state, services, beside=beside)
+        siblings = [other for other in steps if other is not step]
+        order = _build_request(step, log.state, services, siblings=siblings)
         if isinstance(order, str):
             refused = StepFinished(
                 step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
@@ -145,7 +145,7 @@ def list_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
     return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 
 
-def _build_request(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> ChildRequest | str:
+def _build_request(step: Step, state: RunState, services: Services, *, siblings: Sequence[Step]) -> ChildRequest | str:
     """Build the request for a child run, or return why it is rejected."""
     if state.plan:
         assert services.task is not None
@@ -155,7 +155,7 @@ def _build_request(step: Step, state: RunState, services: Services, *, beside: S
         agent = services.partners.find_agent(wanted)
         if agent is None:
             return f"There is no agent {wanted!r}. {hint_nearest(wanted, [a.id for a in services.partners.agents])}"
-        order = build_agent_request(state, step.action, beside=[other.action for other in beside])
+        order = build_agent_request(state, step.action, siblings=[other.action for other in siblings])
         return replace(order, agent=agent.id)
     return _build_task_request(step, state, services)
 
@@ -198,8 +198,8 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
         "[What it changed is not in the workspace. To have it there, make the same changes, or run"
         f" `git apply {path}`]\n{diff.decode('utf-8', 'replace')}"
     )
-    kept = {"path": str(file), "sha256": hashlib.sha256(diff).hexdigest(), "bytes": len(diff)}
-    return replace(_add(result, note), meta={**result.meta, "artifacts": [kept]})
+    artifact = {"path": str(file), "sha256": hashlib.sha256(diff).hexdigest(), "bytes": len(diff)}
+    return replace(_add(result, note), meta={**result.meta, "artifacts": [artifact]})
 
 
 def save_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:

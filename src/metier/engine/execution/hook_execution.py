@@ -155,8 +155,8 @@ def _build_fields(
 
 def _describe_end(state: RunState) -> dict[str, JsonValue]:
     finish = next((step for step in state.steps if step.action.type == "finish"), None)
-    said = str(finish.action.params.get("result", "")) if finish is not None else ""
-    return {"stop_hook_active": state.hooks.blocks > 0, "last_assistant_message": said}
+    result = str(finish.action.params.get("result", "")) if finish is not None else ""
+    return {"stop_hook_active": state.hooks.blocks > 0, "last_assistant_message": result}
 
 
 def _describe_step(

@@ -180,14 +180,14 @@ def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
 
 def _interrupted(step: Step, output: str, *, duration_ms: float) -> StepFinished:
     """Build the result of a step that was cancelled. `output` is its output so far."""
-    kept = cut_middle(output, MAX_RESULT_CHARACTERS)
-    shown = f"; its output so far:\n{kept}" if kept else ""
+    bounded = cut_middle(output, MAX_RESULT_CHARACTERS)
+    shown = f"; its output so far:\n{bounded}" if bounded else ""
     return StepFinished(
         step_id=step.step_id,
         status="failed",
         text=f"Stopped before it ended, after {duration_ms / 1000:.1f} s; it may have done part of its work{shown}",
-        stdout_summary=kept[:SUMMARY_CHARACTERS],
-        truncated=kept is not output,
+        stdout_summary=bounded[:SUMMARY_CHARACTERS],
+        truncated=bounded is not output,
         is_error=True,
         error_type="interrupted",
         duration_ms=duration_ms,
@@ -410,10 +410,10 @@ async def build_finished(
     """Build the recorded result: redacted, bounded, and classified by the failure policy."""
     redacted = redact(result, services)
     text = _render_result(name, redacted, has_fields=isinstance(result.output, dict))
-    kept = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
-    is_cut = kept is not text
+    bounded = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
+    is_truncated = bounded is not text
     # The blob before the entry that refers to it.
-    digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
+    digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_truncated else ""
     code = str(result.meta.get("code", "")) if not result.ok else ""
     status: StepStatus = "succeeded" if result.ok else "timeout" if code == "timeout" else "failed"
     if code == "permission_denied":
@@ -423,13 +423,13 @@ async def build_finished(
     return StepFinished(
         step_id=step.step_id,
         status=status,
-        text=kept,
+        text=bounded,
         is_error=not result.ok,
-        stdout_summary=kept[:SUMMARY_CHARACTERS] if result.ok else "",
-        stderr_summary=_summarize_error(describe_failure(kept)) if not result.ok else "",
+        stdout_summary=bounded[:SUMMARY_CHARACTERS] if result.ok else "",
+        stderr_summary=_summarize_error(describe_failure(bounded)) if not result.ok else "",
         duration_ms=duration_ms,
         error_type=code,
-        truncated=is_cut,
+        truncated=is_truncated,
         digest=digest,
         retryable=is_skill_failure and is_worth_repeating(step, result),
         counts_as_failure=is_skill_failure,
@@ -548,10 +548,10 @@ def _render_result(name: str, result: ToolResult, *, has_fields: bool) -> str:
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
     """List the step's files: those that the tool stored, and those that a script reports, with their current hash."""
-    kept = result.meta.get("artifacts")
+    stored = result.meta.get("artifacts")
     named = result.output.get("result") if isinstance(result.output, dict) else None
     paths = named.get("artifacts") if isinstance(named, dict) else None
-    found = [artifact for artifact in kept if isinstance(artifact, dict)] if isinstance(kept, list) else []
+    found = [artifact for artifact in stored if isinstance(artifact, dict)] if isinstance(stored, list) else []
     for path in paths if isinstance(paths, list) else []:
         file = services.workspace / str(path)
         # A sandboxed script must not make the agent read files outside the workspace.

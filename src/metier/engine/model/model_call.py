@@ -251,8 +251,8 @@ def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
 
 def _quote_reply(reply: ModelReply) -> str:
     """Quote the start of a reply for the user who reads why the run failed."""
-    said = one_line("".join(part.text for part in reply.parts if isinstance(part, TextPart)), QUOTED_CHARACTERS)
-    return f"; the model replied: {said}" if said else ""
+    quote = one_line("".join(part.text for part in reply.parts if isinstance(part, TextPart)), QUOTED_CHARACTERS)
+    return f"; the model replied: {quote}" if quote else ""
 
 
 def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decoded | Undecodable:

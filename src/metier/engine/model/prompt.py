@@ -100,12 +100,12 @@ def list_described(state: RunState, services: Services) -> list[str]:
     A catalog whose descriptions fit their share of the prompt is described completely, in the order of the ranking:
     omitting a description would save little and could hide the right skill.
     """
-    most = services.skills.prefilter_top_k
+    limit = services.skills.prefilter_top_k
     ranked = [candidate.skill_name for candidate in state.candidates]
     known = set(ranked)
     everything = [*ranked, *(name for name in state.skills if name not in known)]
-    is_whole = len(state.skills) <= most or _fits_catalog(everything, services)
-    return everything if is_whole else ranked[:most]
+    is_whole = len(state.skills) <= limit or _fits_catalog(everything, services)
+    return everything if is_whole else ranked[:limit]
 
 
 def _fits_catalog(names: Sequence[str], services: Services) -> bool:
@@ -266,8 +266,8 @@ def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
     """Build an exchange of the rejected reply and its problems."""
     if state.repair is None or state.reply is None:
         return ()
-    said = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()
-    reply = Message(role="assistant", parts=(TextPart(text=said or "(nothing)"),))
+    text = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()
+    reply = Message(role="assistant", parts=(TextPart(text=text or "(nothing)"),))
     request = repair_request(_undecodable(state.repair), is_json=bool(state.is_json))
     return (Exchange(reply=reply, results=(user(request),)),)
 

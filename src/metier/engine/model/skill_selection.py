@@ -179,7 +179,7 @@ async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
         found.append(
             disclose_files(skill, action.paths, read=reader, limits=get_disclosure_limits(services), shown=shown)
         )
-    pieces = [piece for disclosure in found for piece in await _keep(disclosure, services)]
+    pieces = [piece for disclosure in found for piece in await _store_pieces(disclosure, services)]
     refused = tuple(reason for disclosure in found for reason in disclosure.refused)
     await log.record(ContextDisclosed(pieces=tuple(pieces), refused=refused))
 
@@ -209,10 +209,10 @@ def get_disclosure_limits(services: Services) -> DisclosureLimits:
     )
 
 
-async def _keep(disclosure: Disclosure, services: Services) -> list[DisclosedPiece]:
+async def _store_pieces(disclosure: Disclosure, services: Services) -> list[DisclosedPiece]:
     """Store the text as blobs: a resumed run shows the same bytes, even if the file has changed."""
-    kept: list[DisclosedPiece] = []
+    stored: list[DisclosedPiece] = []
     for piece, file in zip(disclosure.pieces, disclosure.files, strict=True):
         digest = await services.store.put_blob(redact(piece.text, services).encode("utf-8", "surrogatepass"))
-        kept.append(DisclosedPiece(skill=piece.skill, stage=piece.stage, file=file, digest=digest))
-    return kept
+        stored.append(DisclosedPiece(skill=piece.skill, stage=piece.stage, file=file, digest=digest))
+    return stored

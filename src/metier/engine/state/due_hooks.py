@@ -104,9 +104,9 @@ def find_permission(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | 
     return _refuse(step, step.permission) if step.permission.decision == "deny" else None
 
 
-def _refuse(step: Step, said: HooksRan) -> a.RefuseStep:
-    source = next((each.source for each in said.outcomes if each.decision == "deny"), "")
-    return a.RefuseStep(step.step_id, said.reason, verdict="deny", rule=f"{said.event} hook in {source}")
+def _refuse(step: Step, ran: HooksRan) -> a.RefuseStep:
+    source = next((each.source for each in ran.outcomes if each.decision == "deny"), "")
+    return a.RefuseStep(step.step_id, ran.reason, verdict="deny", rule=f"{ran.event} hook in {source}")
 
 
 def get_question(step: Step) -> str:
@@ -170,5 +170,5 @@ def _apply_before(step: Step, entry: HooksRan) -> None:
 
 
 def _note(step: Step, entry: HooksRan) -> None:
-    said = [entry.reason if entry.decision == "deny" else "", entry.context]
-    step.notes += [f"[From a hook] {text}" for text in said if text]
+    texts = [entry.reason if entry.decision == "deny" else "", entry.context]
+    step.notes += [f"[From a hook] {text}" for text in texts if text]
