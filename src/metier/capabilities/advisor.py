@@ -58,6 +58,7 @@ class Bill(Struct):
 
     def pay(self) -> Spent | None:
         """Return the costs and reset them; None if no advice was requested."""
+        # Read and reset in one statement without `await`, so that concurrent steps pay each cost once.
         owed, self._total = self._total, Spent()
         return owed if owed != Spent() else None
 

@@ -295,6 +295,7 @@ def create_executor(
 
 def _as_folder(context_id: str) -> str:
     """Return a valid, unique folder name for a conversation."""
+    # The digest distinguishes IDs that only differ in replaced characters.
     plain = re.sub(r"[^\w.-]+", "-", context_id, flags=re.ASCII).strip(".-")[:80]
     digest = hashlib.sha256(context_id.encode()).hexdigest()[:12]
     return plain if plain == context_id else f"{plain}-{digest}"

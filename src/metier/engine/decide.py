@@ -182,6 +182,7 @@ def _list_siblings(state: RunState, pending: list[Step]) -> list[Step]:
     """List the first step and those delegated together with it."""
     first, limits = pending[0], get_run_limits(state)
     if not is_single(first.action):
+        # One call with several tasks was decoded into one step per task.
         return [step for step in pending if step is first or is_same_call(first.action, step.action)]
     siblings = list(takewhile(lambda step: _can_start_together(state, first, step), pending))
     # At most as many as one call may start and as turns are left; the others start later.
@@ -262,6 +263,7 @@ def _can_be_asked_early(state: RunState, step: Step, first: Step) -> bool:
         is_call or is_same_call(first.action, step.action) or _can_start_together(state, first, step)
     ):
         return False
+    # The limit of repetitions or a hook may still refuse it.
     is_repeated = build_identity(step.action) in state.repeated
     return not is_repeated and find_before(state, step) is None
 
@@ -344,6 +346,7 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
     text = describe_failure(failed.finished.text).strip()
     message = text.splitlines()[0][:_MESSAGE_CHARACTERS] if text else "no output"
     if state.plan:
+        # Later steps of a task need this result, so a user decides about a failure.
         file = state.plan[state.steps.index(failed)].file
         return a.StopAtStep(failed.step_id, f"Step {file!r} failed: {message}")
     was_told = build_identity(failed.action) in state.told_failures

@@ -143,6 +143,7 @@ def get_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
     """Return why the work may not be delegated; empty if it may."""
     ancestors = build_lineage(state)
     wanted = name_partner(action)
+    # An ancestor waits for this run; delegating to it again would be endless.
     if fold_id(wanted) in {fold_id(name) for name in ancestors}:
         kind, _, name = wanted.partition(":")
         # Do not reword: journals contain this message, and a replay compares it.
@@ -257,6 +258,7 @@ def build_step_request(state: RunState, step: Step, task: TaskDefinition) -> Chi
         brief=render_body(task.steps[0].body, inputs=inputs, results={}).strip() if number else "",
         criteria=definition.acceptance,
         output_schema=read_output_schema(definition),
+        # A child fails at its limit instead of waiting for a user, so that its parent can react.
         limits=replace(limits, max_cost_usd=left, on_limit="fail"),
         lineage=build_lineage(state),
     )

@@ -206,6 +206,7 @@ async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Ent
     """
     entries: list[Entry] = []
     for expected, stored in enumerate(await store.read_journal(run_id, after=after), start=after + 1):
+        # Numbers have no gaps, so a gap means that the store lost an entry.
         if stored.seq != expected:
             raise StoreDamaged(f"The journal of run {run_id!r} has no entry {expected}", hint="Restore a back-up")
         entries.append(_parse(run_id, stored))

@@ -78,6 +78,7 @@ class Stopper:
         A suspended process cannot renew its leases, and another one would take over runs that this one still drives.
         If it is killed while suspended, its leases are void, because their process is dead.
         """
+        # All leases are renewed before the process stops: afterwards nothing runs.
         leases = self.list_leases()
         for lease in leases:
             await lease.keep(SUSPENDED_SECONDS)
@@ -124,6 +125,7 @@ class Stopper:
 
     def hand_back(self, reason: str) -> None:
         """Stop like `request`, and leave the run to the next worker that claims it."""
+        # A run that is already stopping for another reason keeps that reason.
         self.is_handing_back = self.is_handing_back or not self.is_set
         self.request(reason)
 

@@ -176,6 +176,7 @@ class SpanFold:
 
     def _load_skills(self, entry: CatalogLoaded) -> list[Span]:
         self._begin(names.LOAD_SKILLS, _describe_catalog(entry))
+        # The entry is recorded when loading has ended.
         self._open[names.LOAD_SKILLS].began -= timedelta(milliseconds=entry.duration_ms)
         return [self._finish(names.LOAD_SKILLS, {})]
 
@@ -251,6 +252,7 @@ class SpanFold:
         open_span = _OpenSpan(
             span_id=build_entry_id(self.run_id, self._seq, "/script"),
             parent_id=self._open[entry.step_id].span_id,
+            # Not before its step: the duration is measured by another clock than the times of entries.
             began=max(self._open[entry.step_id].began, self._now - timedelta(milliseconds=entry.duration_ms)),
             attributes=_describe_script(entry),
         )

@@ -67,6 +67,7 @@ class Fingerprints:
     def _digest_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
         if not tools:
             return b""
+        # By identity: `get_offer` returns the same tuple while the tools don't change.
         if tools is not self._tools[0]:
             text = b"\0".join(to_json(dump_fields(tool), inf_nan_mode="null") for tool in tools)
             self._tools = (tools, hashlib.sha256(text).digest())

@@ -106,6 +106,7 @@ def _answer(request: dict[str, Json], conversation: _Conversation) -> dict[str, 
 
 def _call(folder: Path, context: SkillContext, guard: Guard) -> dict[str, Json]:
     package = open_private_package(folder)
+    # Before the import, because the module's top level is the skill's code too.
     guard.install()
     execute = getattr(importlib.import_module(f"{package}.{MODULE}"), ENTRY, None)
     if not callable(execute):

@@ -65,6 +65,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
     preview = await services.tools.preview(name, arguments, _context(step, log, services))
     targets = await resolve_links(step, services)
     shown = render_link_targets(targets) + (preview.text if preview else "")
+    # The schema is part of the entry: arguments can be edited in any process, without the tool.
     tool = services.tools.find(name)
     return ApprovalAsked(
         approval_id=approval_id,

@@ -166,6 +166,8 @@ async def end_if_changed(before: BeforePrograms | None, log: RunLog, services: S
     """
     if before is None:
         return False
+    # Restore the files before the run ends, because other runs read them. The folder is compared by inode: a program
+    # can replace it by another one of the same name.
     failure: RunFailed | None = None
     if services.protected is not None and (
         changes := await anyio.to_thread.run_sync(services.protected.roll_back, before.protected)

@@ -41,7 +41,9 @@ class JudgedPaths(Struct, frozen=True, kw_only=True):
         verdict = self.judge(key, path)
         if verdict.decision == "deny":
             raise ToolFailed(f"It leads to {path!r}. {verdict.reason}", code="permission_denied")
+        # A call that is only allowed in the read-only sandbox is not allowed outside of it.
         is_allowed = verdict.decision == "allow" and (self.is_read_only or not verdict.read_only)
+        # An approval covers the files that the approver saw, and no others, even if rules allow them.
         if path in self.approved or (is_allowed and not self.is_approved):
             return
         raise ToolFailed(

@@ -83,6 +83,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
         return _Unknown(_STILL_RUNNING)
     finished = _judge_note(step, read_spool(spool), sight=sight)
     if isinstance(finished, StepFinished) and is_work_of_skill(name, services.tools):
+        # The failure policy applies to adopted results too.
         return replace(finished, counts_as_failure=finished.is_error)
     return finished
 
@@ -116,6 +117,7 @@ def _judge_note(step: Step, note: SpoolNote, *, sight: Sight) -> StepFinished | 
         return None if sight == "whole" else _Unknown(_OUT_OF_SIGHT)
     if not note.ended:
         return _Unknown("it was started, and nothing says how it ended")
+    # The program was told to stop and may have done any part of its work.
     if note.stopped:
         return _Unknown("it was started, and was killed with the agent before it ended by itself")
     is_failed = note.exit_code != 0

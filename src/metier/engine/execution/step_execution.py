@@ -198,6 +198,7 @@ async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> 
     step = log.state.step(action.step_id)
     name, _ = name_call(step.action)
     text = f"Not run: {action.reason}"
+    # Runs of older versions keep their plain text, which a replay compares.
     if log.state.has_current_call_rules or answers_in_json(name):
         text = write_failure(action.code or "permission_denied", text)
     await log.record(
@@ -223,6 +224,7 @@ async def retry_step(action: a.RetryStep, log: RunLog) -> None:
 
 async def ask_input(action: a.AskInput, log: RunLog) -> None:
     if (open_question := log.state.question) is not None:
+        # Already asked: the run was paused for another reason in between.
         await log.record(RunPaused(pause="input", reason=open_question.question), durable=True)
         return
     step = log.state.step(action.step_id)

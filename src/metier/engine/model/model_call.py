@@ -96,6 +96,7 @@ async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: As
         await _ask_once(action, log, services, asking=asking)
     except ContextTooLong as failure:
         sent = log.state.call.estimated_tokens if log.state.call is not None else 0
+        # Half of the prompt, because the provider does not report its limit.
         smaller = asking._replace(prompt_limit=int(sent * log.state.factor) // 2)
         await _ask_once(action, log, services, asking=smaller, refused=failure)
 
@@ -163,6 +164,8 @@ async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn
     except SchemaUnsupported as failure:
         if request.response_schema is None:
             raise
+        # Without tools, the decision schema was rejected, so the model supports none. A result schema may itself be the
+        # problem, so only this one is remembered.
         lacking = name_schema(request.model, request.response_schema) if request.tools else request.model
         services.features.mark_unsupported("response_schema", lacking)
         log.emit(_describe_fallback("response_schema", turn, services, failure=failure))

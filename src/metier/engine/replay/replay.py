@@ -310,6 +310,7 @@ class _RecordedProvider:
         self._recording = recording
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
+        # Only peek: the entry is taken when the engine records the reply.
         match self._recording.peek():
             case ModelReplied() as replied:
                 return replied.reply

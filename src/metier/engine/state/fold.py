@@ -165,6 +165,7 @@ def _apply_model(state: RunState, entry: ModelCallStarted | ModelReplied | Decis
                 state.turn = entry.turn
             state.call, state.disabled, state.is_json = entry, frozenset(entry.disabled_tools), entry.is_json
             state.hooks.is_asked_to_stop = False
+            # From here on, the plan comes from a reply to this host's request.
             state.is_foreign = False
             state.prompt_limit = entry.prompt_limit or state.prompt_limit
             _forget(state, entry.trims)
@@ -240,6 +241,7 @@ def _count_spent(state: RunState, spent: Spent | None) -> None:
 
 def _add_usage(state: RunState, model: str, amounts: Amounts, *, at: str = "") -> None:
     """Add usage to the hour of the entry; an entry without a time belongs to the hour of the previous one."""
+    # The parent run paid for the entries that a fork copied.
     if state.started is not None and state.seq <= state.started.forked_at:
         return
     last = next(reversed(state.usage), ("", "", ""))
@@ -263,6 +265,7 @@ def _plan_steps(state: RunState, entry: DecisionMade) -> None:
         if skill and skill != state.skill and not any(action.type == "call_skill" for action in actions):
             state.is_selected = not state.skill
             _choose_skill(state, skill)
+    # `finish` alone needs no execution.
     if len(actions) == 1 and actions[0].type == "finish" and not entry.rejected:
         state.enter("HANDOFF_OR_FINISH")
         return
@@ -378,6 +381,7 @@ def _apply_work(
             state.steps = [Step("1.1", entry.action, is_foreign=state.is_foreign)]
             state.enter("EXECUTE_STEP")
         case ChildRequested():
+            # The step stays `running` until its child has ended.
             state.step(entry.step_id).delegated = entry
             state.children.append(Child.of(entry))
             _count_spent(state, entry.spent)
@@ -468,6 +472,7 @@ def _apply_answer(
             step, resumes = state.step(state.question.step_id), state.question.resumes
             text = json.dumps(entry.values, ensure_ascii=False)
             state.question = None
+            # The step itself asked: it runs again, with the answers.
             if resumes:
                 step.phase = "approved"
                 step.answers.update(entry.values)
@@ -501,6 +506,7 @@ def _close_turn(state: RunState) -> None:
         return
     state.closed += 1
     exchange = build_exchange(state.reply, state.steps, state.rejected, number=state.closed, skill=state.skill)
+    # The model has read trimmed content again: keep it this time, or it would be trimmed and read in a loop.
     is_kept = not state.lost.isdisjoint(exchange.asked)
     state.run.append(replace(exchange, is_kept=True) if is_kept else exchange)
     state.new_pieces = frozenset()
