@@ -276,7 +276,7 @@ def test_pages_are_whole_without_javascript(browser: Browser, scene: Scene) -> N
 
     page.locator("#tree a.line", has_text="roadmap.md").first.click()
     expect(page.get_by_text("ship the server").first).to_be_visible()
-    page.get_by_role("link", name="Previous").click()
+    page.get_by_role("link", name="Previous entry").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("State after entry")
     context.close()
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -242,6 +243,45 @@ def test_too_many_requests_and_too_many_wrong_tokens_are_held_back(workspace: Wo
 
     assert statuses == {200, 429}
     assert guesses == {401, 429}
+
+
+PROXY_SECRET = "p" * 40
+
+
+def test_proxy_signs_users_in_with_the_highest_role_of_their_groups(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Write", path="notes.md", content="words"), says("Written."))
+    configure_server(workspace, proxy_roles=["everyone:viewer", "on-call:approver", "admins:operator"])
+    workspace.agent("run", "Write the notes", "--profile", "guarded", "-q")
+    ann = {"x-proxy-secret": PROXY_SECRET, "x-forwarded-user": "ann", "x-forwarded-groups": "everyone, on-call"}
+    bob = {**ann, "x-forwarded-user": "bob", "x-forwarded-groups": "visitors"}
+    with serving(workspace.folder, AGENT_SERVER_PROXY_SECRET=PROXY_SECRET) as server, server.client("") as client:
+        inbox = client.get("/", headers=ann)
+        (approval,) = client.get("/api/v1/approvals", headers=ann).json()["items"]
+        address = f"/approvals/{approval['approval_id']}"
+        form = {"decision": "denied", "hash": approval["hash"]}
+        forged = client.post(address, data=form, headers=ann)
+        (token,) = set(re.findall(r'name="csrf_token" value="(\w+)"', inbox.text))
+        denied = client.post(address, data={**form, "csrf_token": token}, headers=ann)
+        started = client.post(RUNS, json={"task": "x"}, headers={**ann, "x-csrf-token": token})
+        stranger = client.get(RUNS, headers=bob)
+        guessed = client.get(RUNS, headers={**ann, "x-proxy-secret": "q" * 40})
+        protocol = client.post("/mcp", json={}, headers=ann)
+        decided = server.get(f"/api/v1/approvals/{approval['approval_id']}")
+
+    assert "ann, approver" in inbox.text
+    assert (forged.status_code, forged.json()["code"]) == (403, "csrf_token_refused")
+    assert denied.status_code == 303
+    assert decided["decided_by"] == "ann"
+    assert (started.status_code, started.json()["code"]) == (403, "role_too_low")
+    assert (stranger.status_code, stranger.json()["code"]) == (403, "role_missing")
+    assert guessed.status_code == protocol.status_code == 401
+
+
+def test_roles_of_a_proxy_need_its_secret(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_server(workspace, proxy_roles=["admins:operator"])
+
+    assert workspace.agent("serve") == 2
+    assert "AGENT_SERVER_PROXY_SECRET" in capsys.readouterr().err
 
 
 def test_every_answer_has_a_policy_with_a_nonce_of_its_own(server: RunningServer) -> None:

@@ -25,6 +25,7 @@ PATTERNED = {
     "server.root_path": ("/one", "/two", "/three"),
     "server.push_hosts": ("one:1", "two:2,three:3", "four:4"),
     "server.users": tuple(f"{name}:viewer:{digit * 64}" for name, digit in (("ann", "1"), ("ben", "2"), ("cat", "3"))),
+    "server.proxy_roles": ("staff:viewer", "on-call:approver,admins:operator", "admins:operator"),
 }
 """Settings whose text has a form of its own."""
 

@@ -34,7 +34,7 @@ from metier.server.plain_page import is_page_request, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.security.guard import Access, Guard, build_access_limits
 from metier.server.security.hosts import build_allowed
-from metier.server.security.users import LoginCodes, Sessions, build_users
+from metier.server.security.users import PROXY_SECRET_VARIABLE, LoginCodes, Sessions, build_proxy_users, build_users
 from metier.server.server_config import ServerConfig
 from metier.server.state import Lifespan, ServerState, get_state
 from metier.telemetry.redaction import build_redactor
@@ -101,6 +101,7 @@ def build_state(config: ServerConfig, host: Host) -> ServerState:
         cookie=f"agent_session_{config.port}",
         max_body_bytes=options.max_body_bytes,
         root_path=options.root_path,
+        proxy=build_proxy_users(config.environ.get(PROXY_SECRET_VARIABLE, "").strip(), options.proxy_roles),
         requests=requests,
         failures=failures,
         redactor=redactor,

@@ -17,7 +17,16 @@ from metier.errors import UsageError
 from metier.extras import hint_extra
 from metier.runtime.opened_host import open_host
 from metier.server.security.hosts import is_loopback
-from metier.server.security.users import GRANTS_BY_ROLE, Grant, LoginCodes, Role, User, build_entry, make_token
+from metier.server.security.users import (
+    GRANTS_BY_ROLE,
+    PROXY_SECRET_VARIABLE,
+    Grant,
+    LoginCodes,
+    Role,
+    User,
+    build_entry,
+    make_token,
+)
 from metier.server.server_config import ServerConfig
 from metier.settings.discovery import get_workspace
 from metier.settings.running_server import (
@@ -71,6 +80,7 @@ def serve(
         sys.stderr.write(f"{problem.render()}\n")
     options = opened.host.settings.server
     _check_open(options)
+    _check_proxy(options)
     _check_extra()
     key = _get_key()
     listening = _listen(options)
@@ -128,7 +138,7 @@ def _check_open(options: ServerOptions) -> None:
             f"Address {options.host!r} can be reached from other machines, and no host is named",
             hint="Name the host under which it is reached in server.allowed_hosts",
         )
-    if not options.users and not os.environ.get(TOKEN_VARIABLE, "").strip():
+    if not options.users and not options.proxy_roles and not os.environ.get(TOKEN_VARIABLE, "").strip():
         raise UsageError(
             f"Address {options.host!r} can be reached from other machines, and no user has a token",
             hint=f"Add users with `agent serve --new-user NAME`, or set {TOKEN_VARIABLE}",
@@ -160,13 +170,27 @@ def _listen(options: ServerOptions) -> socket.socket:
 
 def _get_key() -> bytes:
     """Return the key that signs sessions. Servers behind one host name share it. Raises `UsageError` if too short."""
-    given = os.environ.get(SECRET_VARIABLE, "").strip()
-    if given and len(given) < _MIN_SECRET_LENGTH:
+    return _read_secret(SECRET_VARIABLE).encode() or secrets.token_bytes(32)
+
+
+def _check_proxy(options: ServerOptions) -> None:
+    """Raises `UsageError` if users of a proxy have roles and the proxy has no secret."""
+    if not _read_secret(PROXY_SECRET_VARIABLE) and options.proxy_roles:
         raise UsageError(
-            f"{SECRET_VARIABLE} is shorter than {_MIN_SECRET_LENGTH} characters",
+            f"server.proxy_roles needs {PROXY_SECRET_VARIABLE}",
+            hint="Set it to 32 random characters or more, and have the proxy send it in X-Proxy-Secret",
+        )
+
+
+def _read_secret(variable: str) -> str:
+    """Read a secret of the environment. Raises `UsageError` if it is too short."""
+    secret = os.environ.get(variable, "").strip()
+    if secret and len(secret) < _MIN_SECRET_LENGTH:
+        raise UsageError(
+            f"{variable} is shorter than {_MIN_SECRET_LENGTH} characters",
             hint="Make one with `python3 -c 'import secrets; print(secrets.token_hex(32))'`",
         )
-    return given.encode() or secrets.token_bytes(32)
+    return secret
 
 
 def _print_user(name: str, role: Role, grants: list[str], *, as_json: bool) -> int:

@@ -114,6 +114,11 @@ class ServerOptions(Value):
         description="Users as name:role:digest; roles are peer, viewer, approver and operator. A role may have a"
         " grant, such as approver+edit. `agent serve --new-user` prints an entry.",
     )
+    proxy_roles: tuple[Annotated[str, Field(pattern=r"^.+:(viewer|approver|operator)$")], ...] = Field(
+        default=(),
+        description="Roles of users that a reverse proxy signs in, as group:role by the header X-Forwarded-Groups. The"
+        " proxy must send the value of AGENT_SERVER_PROXY_SECRET in X-Proxy-Secret.",
+    )
     concurrency: int = Field(
         default=4,
         ge=0,

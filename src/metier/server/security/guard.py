@@ -18,10 +18,12 @@ from metier.ids import Clock
 from metier.server.plain_page import is_page_request, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
 from metier.server.security.hosts import is_allowed_host, is_allowed_origin
-from metier.server.security.users import Role, Sessions, User, Users
+from metier.server.security.users import ProxyUsers, Role, Sessions, User, Users
 from metier.telemetry.redaction import Redactor
 
 CSRF_HEADER, CSRF_FIELD = "x-csrf-token", "csrf_token"
+PROXY_SECRET_HEADER = "x-proxy-secret"  # noqa: S105 - the name of the header
+PROXY_USER_HEADER, PROXY_GROUPS_HEADER = "x-forwarded-user", "x-forwarded-groups"
 LOGIN_PATH = "/login"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORM = "application/x-www-form-urlencoded"
@@ -65,6 +67,8 @@ class Access(Struct, kw_only=True):
     max_body_bytes: int
     root_path: str
     """Path prefix that a reverse proxy adds; empty without one."""
+    proxy: ProxyUsers | None = None
+    """Users that a reverse proxy signs in; None if it doesn't."""
     requests: RateLimit
     failures: RateLimit
     redactor: Redactor
@@ -168,6 +172,9 @@ class Guard:
     def _find_user(self, scope: Scope, headers: Headers, path: str) -> User | None:
         """Find the user by token, else by cookie. Raises `HttpProblem` for an invalid token."""
         access = self._access
+        # Before the token: proxies can forward the token of their own sign-in as `Authorization`.
+        if not access.is_protocol(path) and (user := _find_proxy_user(access.proxy, headers)) is not None:
+            return user
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             user = access.users.find(token.strip())
@@ -177,7 +184,7 @@ class Guard:
                     raise _TooMany(wait)
                 raise HttpProblem(401, "token_refused", "The token is not valid on this server", hint=_TOKEN_HINT)
             return user
-        if any(path == each or path.startswith(f"{each}/") for each in access.tokens_only):
+        if access.is_protocol(path):
             return None
         cookie = _read_cookie(headers.get("cookie", ""), access.cookie)
         return access.sessions.read(cookie, now=access.clock.now()) if cookie else None
@@ -213,6 +220,22 @@ class _TooMany(HttpProblem):
     def __init__(self, seconds: float) -> None:
         super().__init__(429, "too_many_requests", "Too many requests", hint="Wait as long as Retry-After says")
         self.seconds = max(1, round(seconds + 0.5))
+
+
+def _find_proxy_user(proxy: ProxyUsers | None, headers: Headers) -> User | None:
+    """Find the user that the proxy signed in. Raises `HttpProblem` for one without a role."""
+    name = headers.get(PROXY_USER_HEADER, "").strip()
+    if proxy is None or not name or not proxy.is_proxy(headers.get(PROXY_SECRET_HEADER, "")):
+        return None
+    user = proxy.find(name, headers.get(PROXY_GROUPS_HEADER, ""))
+    if user is None:
+        raise HttpProblem(
+            403,
+            "role_missing",
+            f"No group of user {name[:80]!r} has a role",
+            hint="Map one of the user's groups to a role in server.proxy_roles",
+        )
+    return user
 
 
 def _check_site(headers: Headers, method: str, allowed: frozenset[str]) -> None:

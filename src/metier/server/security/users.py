@@ -6,7 +6,7 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -84,6 +84,47 @@ def digest_token(token: str) -> str:
 
 def make_token() -> str:
     return secrets.token_urlsafe(32)
+
+
+PROXY_SECRET_VARIABLE = "AGENT_SERVER_PROXY_SECRET"  # noqa: S105 - the name of the variable
+MAX_NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyUsers:
+    """Users that a reverse proxy signed in, for example by OpenID Connect.
+
+    Their headers count only with the proxy's secret. The proxy's address would not be enough, because every program on
+    its machine has the same one.
+    """
+
+    secret: str = field(repr=False)
+    roles: Mapping[str, Role]
+    """By group."""
+
+    def is_proxy(self, secret: str) -> bool:
+        return hmac.compare_digest(secret.encode("utf-8", "replace"), self.secret.encode())
+
+    def find(self, name: str, groups: str) -> User | None:
+        """Return the user with the highest role of its groups; None if no group has a role."""
+        wanted = {group.strip() for group in groups.split(",")}
+        roles: list[Role] = [role for group, role in self.roles.items() if group in wanted]
+        if not roles or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+            return None
+        # Browsers are signed in by the proxy's cookie, so their forms need a CSRF token like those of our sessions.
+        return User(name=name, role=max(roles, key=_RANK.__getitem__), session_id=f"proxy {name}")
+
+
+def build_proxy_users(secret: str, entries: Sequence[str]) -> ProxyUsers | None:
+    """Build the users of `server.proxy_roles`; None without a secret or entries."""
+    if not secret or not entries:
+        return None
+    # The pattern of the setting admits no other roles.
+    roles: dict[str, Role] = {}
+    for entry in entries:
+        group, _, role = entry.rpartition(":")
+        roles[group] = cast("Role", role)
+    return ProxyUsers(secret=secret, roles=roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
