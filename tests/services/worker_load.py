@@ -36,7 +36,7 @@ from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.values import Value
 from metier.worker.celery_worker import run_celery_worker
-from metier.worker.store_worker import run_store_worker
+from metier.worker.command import run_store_worker
 
 USED_BY_WORKERS = (
     "billiard.heap", "billiard.pool", "billiard.popen_fork", "celery.app.routes", "celery.backends.base",

@@ -1,21 +1,26 @@
-"""`agent worker`: drive runs that were left to workers, woken up by a broker or by looking into the store."""
+"""`agent worker`: drive background runs, from a broker (`celery_worker`) or by claiming them from the store."""
 
 import os
+import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 import typer
 
-from metier.errors import UsageError
+from metier.errors import UsageError, unwrapped
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
+from metier.runtime.queue.autostart import alone
 from metier.runtime.queue.broker_opening import find_broker
-from metier.runtime.queue.pool import Job
+from metier.runtime.queue.pool import Job, RunPool
+from metier.runtime.runs import open_runtime
+from metier.runtime.workspace.plugins import using_plugins
 from metier.settings.discovery import get_workspace
 from metier.telemetry.sanitize import sanitize_line
-from metier.worker.store_worker import run_store_worker, run_until_idle
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -59,7 +64,7 @@ def worker(
     broker.close()
     if sys.platform == "win32":
         raise UsageError("A worker with a broker needs processes that Windows does not have", hint="Unset the broker")
-    # Loaded only where there is a broker.
+    # Imported here because Celery is optional.
     from metier.worker.celery_worker import run_celery_worker
 
     report(f"takes runs of queue {job.queue!r} from broker {address.shown}")
@@ -73,3 +78,45 @@ def _open_host(config: Path | None, flags: dict[str, str]) -> Host:
     for problem in opened.warnings:
         sys.stderr.write(f"{problem.render()}\n")
     return opened.host
+
+
+def run_until_idle(job: Job) -> None:
+    """Run as the self-started worker: only one runs at a time, and it exits when it is idle."""
+    while True:
+        with alone(job.host) as is_alone:
+            if not is_alone:
+                return
+            anyio.run(partial(work_from_store, job, idle_seconds=job.options.idle_seconds))
+        # Only after the lock is released: a command that saw the lock held has stored its run before.
+        if not anyio.run(has_work, job):
+            return
+
+
+async def has_work(job: Job) -> bool:
+    async with open_runtime(job.host) as runtime:
+        return bool(await runtime.store.list_stale(queue=job.queue, limit=1))
+
+
+def run_store_worker(job: Job, *, once: bool = False) -> None:
+    """Drive the runs of the queue until a signal arrives; with `once`, until none of them can continue."""
+    anyio.run(partial(work_from_store, job, once=once))
+
+
+async def work_from_store(job: Job, *, once: bool = False, idle_seconds: float | None = None) -> None:
+    with unwrapped(), using_plugins(job.host, report=job.report) as host:
+        async with open_runtime(host) as runtime, anyio.create_task_group() as helpers:
+            pool = RunPool(job, runtime, job.options.concurrency, idle_seconds=idle_seconds)
+            await helpers.start(_obey_signals, pool)
+            await pool.work(once=once)
+            helpers.cancel_scope.cancel()
+
+
+async def _obey_signals(pool: RunPool, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    """On the first signal, let running steps finish in their grace period; on the second, stop them."""
+    if sys.platform == "win32":
+        task_status.started()
+        return
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            pool.leave(signal.Signals(number).name)
