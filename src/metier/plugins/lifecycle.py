@@ -1,7 +1,8 @@
-"""Plugins: found, loaded, started and stopped. One that fails or hangs is reported and left out."""
+"""Plugins: discovery, loading, start, stop, and delivery of events. A plugin that fails or hangs is left out."""
 
 import functools
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -11,7 +12,11 @@ from typing import Literal, cast
 
 from msgspec import Struct
 
-from metier.plugins.registry import API, GROUP, PromptLayer, Registry
+from metier.events.record import EventRecord
+from metier.plugins.registry import API, GROUP, PromptLayer, Registry, Subscriber
+
+MAX_QUEUED_EVENTS = 10_000
+"""Maximum number of events that wait for a subscriber; one that falls further behind is disconnected."""
 
 
 class PluginProblem(Struct, frozen=True):
@@ -125,7 +130,7 @@ def _register(point: EntryPoint, *, seconds: float) -> Registry | PluginProblem:
     registry = Registry(plugin=point.name)
 
     def register() -> None:
-        # The group promises a function of this type.
+        # An entry point of this group is a function of this type, by contract.
         function = cast("Callable[[Registry], None]", point.load())
         wanted = getattr(function, "metier_api", API)
         if wanted != API:
@@ -200,3 +205,52 @@ def _call(
         report(problem.render())
         return False
     return True
+
+
+class Subscription:
+    """A sink that passes events to a plugin's subscriber in order, on a thread of its own, without waiting for it.
+
+    A subscriber that raises or falls too far behind is disconnected.
+    """
+
+    def __init__(self, plugin: str, subscriber: Subscriber, *, report: Callable[[str], None], seconds: float) -> None:
+        self._plugin = plugin
+        self._subscriber = subscriber
+        self._report = report
+        self._seconds = seconds
+        self._waiting: queue.Queue[EventRecord | None] = queue.Queue(MAX_QUEUED_EVENTS)
+        self._is_off = False
+        self._thread = threading.Thread(target=self._work, name=f"metier-plugin-{plugin}", daemon=True)
+        self._thread.start()
+
+    def write(self, record: EventRecord) -> None:
+        if self._is_off:
+            return
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self._turn_off(f"it is {MAX_QUEUED_EVENTS} events behind")
+
+    def close(self) -> None:
+        """Wait, up to the time limit, until all events are delivered."""
+        if self._is_off:
+            return
+        try:
+            self._waiting.put(None, timeout=self._seconds)
+            self._thread.join(self._seconds)
+        except queue.Full:
+            pass
+        if self._thread.is_alive():
+            self._turn_off(f"it didn't process all events within {self._seconds:g} s")
+
+    def _work(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            try:
+                self._subscriber(record)
+            except Exception as error:  # noqa: BLE001 - no error of a plugin may stop a run
+                self._turn_off(f"{type(error).__name__}: {error}")
+                return
+
+    def _turn_off(self, reason: str) -> None:
+        self._is_off = True
+        self._report(f"plugin {self._plugin!r} no longer gets events: {reason}")

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.events.record import EventRecord
-from metier.plugins.lifecycle import Plugins, ask_for_layer, load_plugins, running
+from metier.plugins.lifecycle import Plugins, Subscription, ask_for_layer, load_plugins, running
 from metier.plugins.registry import Registry
-from metier.plugins.subscription import Subscription
 from metier.runtime.host import Host
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.store.failures import StoreUnavailable
