@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from metier.api.agent import Agent as Agent
     from metier.api.agent import open_agent as open  # noqa: A004
-    from metier.api.blocking import run_sync as run_sync
+    from metier.api.agent import run_sync as run_sync
     from metier.api.capabilities import create_agent_adapter as create_agent_adapter
     from metier.api.capabilities import create_executor as create_executor
     from metier.api.capabilities import create_state_store as create_state_store
@@ -85,7 +85,7 @@ _HOMES = {
     "generate_resume_token": "api.capabilities",
     "open": "api.agent:open_agent",
     "redact_sensitive": "store.state",
-    "run_sync": "api.blocking",
+    "run_sync": "api.agent",
     "task_state_to_execution_status_value": "capabilities.protocol",
     "tool": "tools.function_tool",
     "validate_resume_token": "store.state",

@@ -1,20 +1,22 @@
-"""The agent of a workspace, for Python programs: open it, run tasks, answer and approve. Delegates to `runtime`."""
+"""The agent of a workspace, for Python programs: open it, run tasks, answer and approve, or run one task blocking."""
 
+import asyncio
 import inspect
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import wait
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, cast, overload
+from typing import Literal, TypedDict, Unpack, cast, overload
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.from_thread import start_blocking_portal
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.api.outcome import OutputForm, build_result, describe_approval, read_form
-from metier.api.results import Approval, Decision, RunResult
+from metier.api.results import Approval, Decision, OutputForm, RunResult, build_result, describe_approval, read_form
 from metier.api.stream import EventFeed, RunStream, Stoppable
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
@@ -37,6 +39,9 @@ from metier.tools.function_tool import as_tool
 from metier.views.user_question import DEFAULT_FIELD
 
 logger = logging.getLogger("metier")
+
+_POLL_SECONDS = 0.1
+"""Interval at which a blocking run checks whether its caller was canceled."""
 
 type Verdict = bool | Decision | None
 """`True` approves, `False` denies, `None` leaves the run waiting."""
@@ -365,3 +370,71 @@ def _write_setting(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(cast("Iterable[str]", value)) if isinstance(value, list | tuple) else str(value)
+
+
+class OpenOptions(TypedDict, total=False):
+    """The parameters of `metier.open`."""
+
+    provider: str | Provider | None
+    model: str
+    tools: Iterable[ToolLike]
+    approve: Approver | None
+    settings: Mapping[str, object] | None
+
+
+@overload
+def run_sync[T](
+    task: str, *, output_schema: type[T], path: str = ".", agent: str = "", **options: Unpack[OpenOptions]
+) -> RunResult[T]: ...
+
+
+@overload
+def run_sync(
+    task: str, *, output_schema: Schema | None = None, path: str = ".", agent: str = "", **options: Unpack[OpenOptions]
+) -> RunResult[JsonValue]: ...
+
+
+def run_sync[T](
+    task: str,
+    *,
+    output_schema: type[T] | Schema | None = None,
+    path: str = ".",
+    agent: str = "",
+    **options: Unpack[OpenOptions],
+) -> RunResult[T] | RunResult[JsonValue]:
+    """Open the agent of a folder, run one task, and return when it ends or waits for a user.
+
+        result = metier.run_sync("Greet everybody", provider="offline")
+
+    `options` are those of `metier.open`. Inside a running event loop, as in a notebook, the run gets its own loop in
+    another thread, which calls `tools` and `approve`; the calling loop is blocked meanwhile. Ctrl-C
+    interrupts the run; continue it with `Agent.resume`.
+    """
+
+    async def work() -> RunResult[T] | RunResult[JsonValue]:
+        async with open_agent(path, **options) as opened:
+            if output_schema is None or isinstance(output_schema, Mapping):
+                return await opened.run(task, agent=agent, output_schema=output_schema)
+            return await opened.run(task, agent=agent, output_schema=output_schema)
+
+    return _run_to_end(work)
+
+
+def _run_to_end[Result](work: Callable[[], Awaitable[Result]]) -> Result:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.run(work)
+    caller = asyncio.current_task()
+    with start_blocking_portal() as portal:
+        future = portal.start_task_soon(work)
+        try:
+            while not wait([future], timeout=_POLL_SECONDS).done:
+                # `asyncio.run` handles Ctrl-C by canceling the task that is blocked here.
+                if caller is not None and caller.cancelling():
+                    raise asyncio.CancelledError
+            return future.result()
+        except BaseException:
+            # Ctrl-C arrives in this thread. The run in the other thread must pause or end before the caller continues.
+            future.cancel()
+            raise
