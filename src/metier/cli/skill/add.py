@@ -55,7 +55,7 @@ def open_installer(max_files: int = LIMITS.max_files, max_megabytes: int = LIMIT
 async def _fetch_served(source: McpSource) -> ServedSkill:
     """Fetch a skill from an MCP server of this workspace, which is started only for that."""
     place = open_host(current_workspace(), environ=os.environ, home=home_folder(), config=None).host
-    fetched: ServedSkill = await importlib.import_module("metier.runtime.served_skills").fetch_served(place, source)
+    fetched: ServedSkill = await importlib.import_module("metier.runtime.skill_updates").fetch_served(place, source)
     return fetched
 
 
