@@ -8,7 +8,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from metier.providers.connection import SharedClients
 from metier.runtime.host import Host
-from metier.runtime.notify.clients import using_clients
+from metier.runtime.notify.delivery import using_clients
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 

@@ -1,8 +1,8 @@
-"""`notify.command`: a program of the user outside of the sandbox, and the workspace files it may use.
+"""`notify.command`: a program of the user that runs outside of the sandbox, and the workspace files it may use.
 
-It starts in the home folder with a clean environment, and is found where confined programs cannot write. A file of the
-workspace among its words runs only while it has the hash that the user accepted with `agent notify accept`; the
-acceptance is `~/.agent/notify/<digest>.json`.
+It starts in the home folder with a clean environment, and is searched only where confined programs can't write. A
+workspace file in its command line must have the hash that the user accepted with `agent notify accept`, which stores it
+in `~/.agent/notify/<digest>.json`.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _ACCEPTANCE: TypeAdapter[NotifyAcceptance] = TypeAdapter(NotifyAcceptance)
 
 
 def get_notify_program(host: Host) -> Program:
-    """Return the program, ready to start. Raises `ConfigError` if it may not run, or is not found."""
+    """Return the program, ready to start. Raises `ConfigError` if it may not run or is not found."""
     check_notify_command(host)
     line = _build_line(host)
     program = use_accepted_program(NOTIFICATION, line)
@@ -53,12 +53,15 @@ def get_notify_program(host: Host) -> Program:
 
 
 def locate_notify_folder(host: Host) -> Path:
-    """Return the home folder: nothing that a confined program writes is loaded from there by a relative name."""
-    return NEUTRAL_FOLDER if is_within(host.home, list_places(host)) else host.home
+    """Return the home folder, or a neutral one if confined programs can write to it.
+
+    The command could load a file from its folder by a relative name.
+    """
+    return NEUTRAL_FOLDER if is_within(host.home, list_confined_folders(host)) else host.home
 
 
 def check_notify_command(host: Host) -> None:
-    """Raise `ConfigError` if the command runs files of the workspace that the user did not accept as they are."""
+    """Raise `ConfigError` if the command runs workspace files whose current content the user has not accepted."""
     if not host.settings.notify.command:
         return
     code = get_notify_code(host)
@@ -82,8 +85,8 @@ def check_notify_command(host: Host) -> None:
 def accept_notify_command(host: Host, *, code: str, now: datetime) -> None:
     """Accept the command with the workspace files that it runs.
 
-    `code` is their digest from before the user was asked: a program that runs meanwhile could change them until the
-    answer. Raises `UsageError` if they differ now, and `OSError`.
+    `code` is the digest of the files that the user was shown: a running program could change them before the answer.
+    Raises `UsageError` if they differ now, and `OSError`.
     """
     if get_notify_code(host).digest() != code:
         raise UsageError("The files changed while you were asked", hint="Review them and accept them again")
@@ -102,37 +105,37 @@ def get_notify_code(host: Host) -> ProgramCode:
     """Return the files of the workspace that the command runs."""
     if not host.settings.notify.command:
         return ProgramCode()
-    return get_program_code(_build_line(host), writable=list_places(host))
+    return get_program_code(_build_line(host), writable=list_confined_folders(host))
 
 
 def list_notify_files(host: Host) -> tuple[Path, ...]:
-    """List the files and folders of the command that are closed to the programs of a run."""
+    """List the files and folders of the command, which the programs of a run must not change."""
     return tuple(path for path in get_notify_code(host).roots if path.exists())
 
 
-def list_places(host: Host) -> tuple[Path, ...]:
-    """List the places that confined programs write to, in this run and in others."""
+def list_confined_folders(host: Host) -> tuple[Path, ...]:
+    """List the folders that confined programs can write to, in this run and in others."""
     return tuple(dict.fromkeys((host.workspace.resolve(), *list_writable(host))))
 
 
 def _build_line(host: Host) -> CommandLine:
     words = tuple(_locate_word(word, host) for word in host.settings.notify.command)
     environment = build_environment(host.environ) | {
-        "PATH": build_trusted_path(host.environ, writable=list_places(host)),
+        "PATH": build_trusted_path(host.environ, writable=list_confined_folders(host)),
         FOLDER_VARIABLE: str(host.workspace),
     }
     return CommandLine(words=words, folder=locate_notify_folder(host), environment=environment)
 
 
 def _locate_word(word: str, host: Host) -> str:
-    """Return a relative name of a file in the workspace as an absolute path: the settings are written from there."""
+    """Return a workspace file as an absolute path, because the command starts in another folder."""
     path = host.workspace / word
     is_named = word and "\0" not in word and not word.startswith("-") and path.is_file()
     return os.path.normpath(path) if is_named else word
 
 
 def _find_acceptance(host: Host) -> NotifyAcceptance | None:
-    """Return None also for a file that cannot be read."""
+    """Return the acceptance; None if it is missing or unreadable."""
     try:
         return _ACCEPTANCE.validate_json(_locate_acceptance(host).read_bytes())
     except (OSError, ValidationError):

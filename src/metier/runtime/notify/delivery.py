@@ -1,7 +1,7 @@
 """Delivery of outbox messages: signed, with a timeout, retried after a failure.
 
-At least once: a kill between the answer of a receiver and the note of it sends the same message again, under the same
-`webhook-id`.
+Messages are delivered at least once. If the process dies after a receiver replied and before that is recorded, the same
+message is sent again under the same `webhook-id`.
 """
 
 import base64
@@ -12,43 +12,110 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync
 
-from metier.errors import ConfigError, StoreError, ToolFailed
+from metier.errors import ConfigError, MetierError, StoreError, ToolFailed
+from metier.providers.offline.progress import read_task
+from metier.providers.options import read_agents
 from metier.runtime.host import Host
-from metier.runtime.notify.a2a import PUSH, cancel_remote, find_target, post_push
-from metier.runtime.notify.clients import using_clients
+from metier.runtime.notify.a2a import Target, find_target, list_target_addresses
+from metier.runtime.notify.announcements import CANCEL, PUSH
 from metier.runtime.notify.command import get_notify_program, locate_notify_folder
 from metier.runtime.notify.links import add_links
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 from metier.tools.process.run import ProcessLimits, build_own_command, run_process
+from metier.tools.web.url import Pinned, parse_url, pin_url
+
+if TYPE_CHECKING:
+    import httpx2
+
 
 ATTEMPT_SECONDS = 5.0
 CLAIM_SECONDS = 60.0
-"""Time for which other processes leave a message alone: longer than an attempt can take."""
+"""Time for which a claimed message is hidden from other processes: longer than an attempt can take."""
 FIRST_DELAY_SECONDS = 2.0
 MAX_DELAY_SECONDS = 3600.0
 MAX_ATTEMPTS = 30
 """Number of attempts, the last one more than a day after the first."""
 POLL_SECONDS = 2.0
 LAST_SECONDS = 5.0
-"""Time for which an exiting command continues to try."""
+"""Time that a command may spend on delivery before it exits."""
 AT_ONCE, MAX_ROUNDS = 16, 8
 """Number of concurrent messages, and number of such batches before other senders get their turn."""
 UNWRITTEN_SECONDS = 3600.0
-"""Age after which a message without its entry in the journal is dropped: the entry was never written."""
+"""Age after which a message is dropped if its journal entry was never written."""
+_A2A_MEDIA_TYPE = "application/a2a+json"
 _GONE = 410
 _OWN = frozenset({"webhook", "command"})
-"""Channels of the user, who may decide."""
+"""Channels that reach the user, who may decide approvals."""
+
+
+class NoticeClients:
+    """HTTP clients for notifications, created on first use. They belong to the event loop that first used them."""
+
+    def __init__(self) -> None:
+        self._plain: httpx2.AsyncClient | None = None
+        self._pinned: httpx2.AsyncClient | None = None
+
+    def open_plain(self) -> "httpx2.AsyncClient":
+        """Open a client for the address of the user's settings, with the environment's proxies."""
+        import httpx2
+
+        from metier.tls import load_context
+
+        if self._plain is None:
+            self._plain = httpx2.AsyncClient(verify=load_context(), follow_redirects=False, timeout=None)
+        return self._plain
+
+    def open_pinned(self) -> "httpx2.AsyncClient":
+        """Open a client for checked addresses of callers.
+
+        It ignores proxies, which would resolve the name again and could reach another address. It keeps no
+        connections: the pool knows them by address alone, so one host's certificate would be accepted for another.
+        """
+        import httpx2
+
+        from metier.tls import load_context
+
+        if self._pinned is None:
+            limits = httpx2.Limits(max_keepalive_connections=0)
+            self._pinned = httpx2.AsyncClient(
+                verify=load_context(trust_env=False),
+                trust_env=False,
+                follow_redirects=False,
+                timeout=None,
+                limits=limits,
+            )
+        return self._pinned
+
+    async def aclose(self) -> None:
+        for client in (self._plain, self._pinned):
+            if client is not None:
+                await client.aclose()
+        self._plain = self._pinned = None
+
+
+@asynccontextmanager
+async def using_clients(host: Host) -> AsyncGenerator[NoticeClients]:
+    """Yield the clients of the host, or new ones for this block. Sharing them saves a TLS context per message."""
+    if host.clients is not None:
+        yield host.clients.get(NoticeClients, NoticeClients)
+        return
+    clients = NoticeClients()
+    try:
+        yield clients
+    finally:
+        await clients.aclose()
 
 
 async def deliver_due(host: Host, store: Store) -> int:
-    """Try due messages once each and return their number. A slow receiver delays no other."""
+    """Try each due message once and return how many were sent. A slow receiver doesn't delay others."""
     queue, sent = host.settings.worker.queue, 0
-    # Looking takes no lock, claiming does.
+    # Check first: claiming takes a write lock, listing does not.
     if not await store.outbox.list(queue, only_open=True, limit=1):
         return 0
 
@@ -82,9 +149,9 @@ async def _claim(host: Host, store: Store) -> list[OutboxRow]:
 
 @asynccontextmanager
 async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> AsyncGenerator[None]:
-    """Deliver messages during this block and for a moment after it. The rest stays for the next process.
+    """Deliver messages during this block and for a moment after it. The next process delivers the rest.
 
-    Where a pool delivers beside its runs, those of other programs are left to it.
+    If the run is driven by a pool (`is_pooled`), the pool delivers messages to other programs.
     """
     if not host.settings.notify.channels:
         yield
@@ -92,7 +159,7 @@ async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> As
             await deliver_last(host, store)
         return
     async with anyio.create_task_group() as group:
-        group.start_soon(_deliver_again_and_again, host, store)
+        group.start_soon(_keep_delivering, host, store)
         try:
             yield
         finally:
@@ -101,15 +168,15 @@ async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> As
 
 
 async def deliver_last(host: Host, store: Store) -> None:
-    """Send the due messages, within the time that an exiting command allows."""
+    """Deliver the due messages before a command exits, for at most `LAST_SECONDS`."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_SECONDS), suppress(StoreError):
         await deliver_due(host, store)
 
 
-async def _deliver_again_and_again(host: Host, store: Store) -> None:
+async def _keep_delivering(host: Host, store: Store) -> None:
     while True:
         await anyio.sleep(POLL_SECONDS)
-        # An attempt that was started is ended: half of it would count and be told twice.
+        # Shielded: a canceled attempt would count as one and send its message twice.
         with anyio.CancelScope(shield=True), suppress(StoreError):
             await deliver_due(host, store)
 
@@ -125,7 +192,7 @@ async def _try(row: OutboxRow, host: Host, store: Store) -> OutboxRow:
     try:
         if row.channel == PUSH and await find_target(row, store) is None:
             return replace(row, state="dropped", reason="its receiver was removed")
-        # The row itself stays without links: what is kept holds none.
+        # Links are added to a copy, because the stored row must not contain any.
         linked = replace(row, payload=await run_sync(add_links, row.payload, host)) if row.channel in _OWN else row
         reason = await _send(linked, host, store)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ToolFailed, ValueError) as error:
@@ -142,16 +209,16 @@ async def _send(row: OutboxRow, host: Host, store: Store) -> str:
     """Send the message and return the failure, or an empty string."""
     match row.channel:
         case "webhook":
-            return await _post(row, host)
+            return await _post_webhook(row, host)
         case "command":
-            return await _call(row, host)
-        case "a2a-cancel":
-            return await cancel_remote(row, host, seconds=ATTEMPT_SECONDS)
+            return await _run_command(row, host)
+        case channel if channel == CANCEL:
+            return await _cancel_remote(row, host, seconds=ATTEMPT_SECONDS)
         case _:
-            return await post_push(row, host, store, seconds=ATTEMPT_SECONDS)
+            return await _post_push(row, host, store, seconds=ATTEMPT_SECONDS)
 
 
-async def _post(row: OutboxRow, host: Host) -> str:
+async def _post_webhook(row: OutboxRow, host: Host) -> str:
     notify = host.settings.notify
     secret = host.environ.get(notify.webhook_secret_env, "")
     if not notify.webhook_url or not secret:
@@ -170,18 +237,18 @@ async def _post(row: OutboxRow, host: Host) -> str:
             using_clients(host) as clients,
             clients.open_plain().stream("POST", notify.webhook_url, content=body, headers=headers) as response,
         ):
-            # Its body is not read: a receiver that sends slowly would hold the command that ends.
+            # The body is not read: a receiver that sends slowly would delay the exit of the command.
             return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
 
 
 def sign(secret: str, key: str, stamp: str, *, body: bytes) -> str:
-    """Sign by the Standard Webhooks specification: a secret that starts with `whsec_` is base64."""
+    """Sign as the Standard Webhooks specification says. A secret that starts with `whsec_` is base64."""
     own = base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()
     digest = hmac.digest(own, f"{key}.{stamp}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-async def _call(row: OutboxRow, host: Host) -> str:
+async def _run_command(row: OutboxRow, host: Host) -> str:
     if not host.settings.notify.command:
         return "no command"
     try:
@@ -193,6 +260,61 @@ async def _call(row: OutboxRow, host: Host) -> str:
     if outcome.exit_code == 0:
         return ""
     return "it took too long" if outcome.timed_out else f"exit code {outcome.exit_code}"
+
+
+async def _post_push(row: OutboxRow, host: Host, store: Store, *, seconds: float) -> str:
+    """Post the notification and return the failure, or an empty string."""
+    target = await find_target(row, store)
+    if target is None:
+        return "its receiver was removed"
+    body = json.dumps(json.loads(row.payload)["body"], ensure_ascii=False).encode()
+    with anyio.fail_after(seconds):
+        url = parse_url(target.url)
+        problem = "no address"
+        import httpx2
+
+        for address in await list_target_addresses(url, host):
+            try:
+                return await _post_pinned(pin_url(url, address), target, body, key=row.key, host=host)
+            except httpx2.ConnectError as error:
+                problem = f"{type(error).__name__}: {error}"[:200]
+        return problem
+
+
+async def _post_pinned(pinned: Pinned, target: Target, body: bytes, *, key: str, host: Host) -> str:
+    headers = {**pinned.headers, "content-type": _A2A_MEDIA_TYPE, "user-agent": "metier", "webhook-id": key}
+    if target.token:
+        headers["x-a2a-notification-token"] = target.token
+    if target.scheme and target.credentials:
+        headers["authorization"] = f"{target.scheme} {target.credentials}"
+    async with (
+        using_clients(host) as clients,
+        clients.open_pinned().stream(
+            "POST", pinned.url, content=body, headers=headers, extensions=pinned.extensions
+        ) as response,
+    ):
+        return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
+
+
+async def _cancel_remote(row: OutboxRow, host: Host, *, seconds: float) -> str:
+    """Cancel the remote run and return the failure, or an empty string."""
+    name = str(json.loads(row.payload)["agent"])
+    options = read_agents(host.settings.model.providers.a2a.agents).get(name)
+    if options is None:
+        return f"the settings name no remote agent {name!r}"
+    from metier.providers.a2a import RemoteAgent, RemoteAgentProvider
+
+    token = host.environ.get(options.token_env, "").strip() if options.token_env else ""
+    agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=seconds)
+    provider = RemoteAgentProvider(agent, run_id=row.run_id, read_task=read_task)
+    try:
+        with anyio.fail_after(seconds):
+            await provider.cancel()
+    except MetierError as error:
+        return error.sentence[:300]
+    finally:
+        await provider.close()
+    return ""
 
 
 def describe(row: OutboxRow) -> str:

@@ -1,7 +1,7 @@
-"""Links with which the receiver of a message decides about one approval, without an account on the server.
+"""Links that let the receiver of a message decide one approval without an account on the server.
 
-A link holds a random word. Only its digest is kept, in a file of the server's private folder: a reader of that folder
-has no link, and of two requests that use one the second finds no file.
+A link contains a random token. Only its digest is stored, as a file in the server's private folder: reading that folder
+reveals no link. Redeeming a link deletes the file, so of two concurrent requests only one succeeds.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ PATH = "/decide"
 
 
 class DecisionRight(Struct, frozen=True, kw_only=True):
-    """The right that a link grants: to decide this approval, under this name, and nothing else."""
+    """The right that a link grants: to decide this approval under this name."""
 
     approval_id: str
     decider: str
@@ -30,20 +30,20 @@ class DecisionRight(Struct, frozen=True, kw_only=True):
 
 class DecisionLinks(Struct, frozen=True):
     folder: Path
-    """Private folder of the user that runs the server."""
+    """Private folder of the user who runs the server."""
 
     def issue(self, right: DecisionRight) -> str:
-        """Issue a link and return its random word."""
+        """Issue a link and return its token."""
         self._clear_old()
-        word = secrets.token_urlsafe(32)
-        file = self._find(word)
+        token = secrets.token_urlsafe(32)
+        file = self._find(token)
         file.touch(mode=0o600)
         file.write_text(json.dumps([right.approval_id, right.decider]), encoding="utf-8")
-        return word
+        return token
 
-    def find(self, word: str) -> DecisionRight | None:
-        """Return the right of the link, or None if it is unknown, used or expired. Looking it up does not use it."""
-        file = self._find(word)
+    def find(self, token: str) -> DecisionRight | None:
+        """Return the right of the link, or None if it is unknown, used or expired. The link stays valid."""
+        file = self._find(token)
         try:
             is_old = time.time() - file.stat().st_mtime > LIFETIME_SECONDS
             approval_id, decider = cast("list[str]", json.loads(file.read_text(encoding="utf-8")))  # by `issue`
@@ -51,17 +51,17 @@ class DecisionLinks(Struct, frozen=True):
             return None
         return None if is_old else DecisionRight(approval_id=approval_id, decider=decider)
 
-    def redeem(self, word: str) -> DecisionRight | None:
-        """Return the right of the link and use it up."""
-        right = self.find(word)
+    def redeem(self, token: str) -> DecisionRight | None:
+        """Return the right of the link and invalidate it."""
+        right = self.find(token)
         try:
-            self._find(word).unlink()  # fails for all but one of those that redeem it at the same time
+            self._find(token).unlink()  # of concurrent requests, all but one fail here
         except OSError:
             return None
         return right
 
-    def _find(self, word: str) -> Path:
-        return self.folder / f"decide-{hashlib.sha256(word.encode('utf-8', 'replace')).hexdigest()}"
+    def _find(self, token: str) -> Path:
+        return self.folder / f"decide-{hashlib.sha256(token.encode('utf-8', 'replace')).hexdigest()}"
 
     def _clear_old(self) -> None:
         for file in self.folder.glob("decide-*"):
@@ -75,8 +75,8 @@ class DecisionLinks(Struct, frozen=True):
 def add_links(payload: str, host: Host) -> str:
     """Add a link for each approval in the message, if a server serves the workspace now.
 
-    Links are made when a message is sent, because the outbox must not hold one. A message that is sent again has new
-    ones; of all links of an approval one decision counts.
+    Links are created when a message is sent, because the outbox must not contain any. A message that is sent again has
+    new links; the first decision counts, whichever link it came through.
     """
     message = json.loads(payload)
     approvals = cast("list[str]", message.get("approvals") or [])
