@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.runtime.queue.autostart import open_log
+from metier.runtime.queue.wakeups import open_log
 
 
 def test_log_that_is_a_link_is_not_written(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from metier.engine.entries.run import RunResumed
 from metier.engine.journal import read_entries
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.queue.broker import find_address, name_recovery
-from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import submit
+from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions

@@ -9,7 +9,7 @@ import pytest
 from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 
 from metier.errors import BrokerUnavailable
-from metier.runtime.queue.broker_opening import find_broker
+from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow

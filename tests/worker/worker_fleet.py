@@ -9,8 +9,8 @@ import anyio
 from metier.engine.state.phases import FINAL
 from metier.errors import BrokerUnavailable
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import get_owner, submit, wake
+from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow

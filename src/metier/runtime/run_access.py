@@ -27,8 +27,8 @@ from metier.runtime.host import Host
 from metier.runtime.notify.delivery import deliver_last
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import get_owner, submit, wake
+from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.record import build_record
 from metier.runtime.records.signatures import check_run_token

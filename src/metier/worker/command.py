@@ -14,9 +14,8 @@ from metier.errors import UsageError, unwrapped
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.runtime.queue.autostart import alone
-from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.pool import Job, RunPool
+from metier.runtime.queue.wakeups import find_broker, hold_worker_lock
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.settings.discovery import get_workspace
@@ -83,8 +82,8 @@ def _open_host(config: Path | None, flags: dict[str, str]) -> Host:
 def run_until_idle(job: Job) -> None:
     """Run as the self-started worker: only one runs at a time, and it exits when it is idle."""
     while True:
-        with alone(job.host) as is_alone:
-            if not is_alone:
+        with hold_worker_lock(job.host) as is_held:
+            if not is_held:
                 return
             anyio.run(partial(work_from_store, job, idle_seconds=job.options.idle_seconds))
         # Only after the lock is released: a command that saw the lock held has stored its run before.

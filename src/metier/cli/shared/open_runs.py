@@ -9,8 +9,7 @@ from metier.cli.shared.options import get_server_url
 from metier.cli.shared.output import warn_line
 from metier.errors import BrokerUnavailable, unwrapped
 from metier.runtime.host import Host
-from metier.runtime.queue.autostart import start_worker
-from metier.runtime.queue.broker_opening import find_broker
+from metier.runtime.queue.wakeups import find_broker, start_worker
 from metier.runtime.run_access import LocalRuns, Runs
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
