@@ -42,7 +42,6 @@ from metier.runtime.model_providers import find_facts_file, open_models
 from metier.runtime.notify.command import list_notify_files
 from metier.runtime.records.pins import find_instructions, get_outside, list_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import NearbyFiles, list_changed_project, load_instructions, load_project
-from metier.runtime.workspace.list_checks import list_notices
 from metier.runtime.workspace.policy import (
     BUILT_IN_TOOLS,
     SCRIPT_TOOLS,
@@ -53,7 +52,7 @@ from metier.runtime.workspace.policy import (
     list_outside_scripts,
 )
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.skill_catalog import list_blocked, open_skill_index
+from metier.runtime.workspace.skill_catalog import list_blocked, list_skill_notices, open_skill_index
 from metier.runtime.workspace.tasks import choose_tools, list_changed_task
 from metier.runtime.workspace.trust import get_withheld
 from metier.skills.package import SkillPackage
@@ -130,7 +129,7 @@ async def build_services(
             snapshots=_open_snapshots(host, run),
             hooks=_open_hooks(host, run, confinement),
             nearby=NearbyFiles(workspace=host.root, clean=cleaner.text, is_own=host.trust.is_trusted, deny=deny),
-            notices=(*servers.notices, *list_notices(packages, tools), *guidance.notices),
+            notices=(*servers.notices, *list_skill_notices(packages, tools), *guidance.notices),
             not_listed=servers.not_listed,
             owner=host.owner,
             observe=observe,

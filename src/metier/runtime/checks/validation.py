@@ -4,7 +4,7 @@ Reads, and lets plugins say which tools they have; asks no server and runs no to
 a warning at most.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
-from metier.approval.rules import SHELL, RuleList, Scope
+from metier.approval.rules import SHELL, Rule, RuleList, Scope
 from metier.approval.scopes import RuleReading, RuleSource, ScopeReader, read_rules
 from metier.capabilities.contract_reader import check_capability
 from metier.context.control import CONTROL_NAMES
@@ -44,21 +44,22 @@ from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.build import list_tools
 from metier.runtime.cleaning import load_host_config
 from metier.runtime.host import Host
+from metier.runtime.workspace.agents import choose_profile
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import get_context_problems, get_project_problems
-from metier.runtime.workspace.list_checks import list_bare_skills, list_idle_rules
 from metier.runtime.workspace.listed import check_duplicate, list_definitions
-from metier.runtime.workspace.model_choice import choose_profile
 from metier.runtime.workspace.plugins import get_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
-from metier.runtime.workspace.skill_catalog import get_skills, open_needs
+from metier.runtime.workspace.skill_catalog import describe_bare_skill, get_skills, is_bare_skill, open_needs
 from metier.runtime.workspace.tasks import check_schemas
 from metier.skills.needs import ABSENT, SkillNeeds, describe_lacks
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox
 
+_NOT_LISTED = frozenset({*CONTROL_NAMES, "delegate", "run_task"})
+"""Tools that are available regardless of a list."""
 FENCE = b"---"
 """First line of a file that is a step; files without it are notes that the author keeps next to the task."""
 
@@ -404,9 +405,9 @@ class _Checker(Struct, frozen=True, kw_only=True):
             if node is not None:
                 reading = self._read_rules(node, permits.file, subject)
                 problems += [self.soften(problem, skills) for problem in reading.problems]
-                problems += list_idle_rules(permits, reading.rules.rules) if subject == "tool" else []
+                problems += _list_idle_rules(permits, reading.rules.rules) if subject == "tool" else []
         if item.kind == "agent" and permits.is_limit:
-            problems += list_bare_skills(permits.tools, item.references, self._get_named(skills))
+            problems += _list_bare_skills(permits.tools, item.references, self._get_named(skills))
         return problems
 
     def _get_named(self, names: Iterable[str]) -> dict[str, SkillDefinition]:
@@ -617,3 +618,46 @@ def _list_problems(error: ConfigError, file: str) -> tuple[Problem, ...]:
 
 def _error(code: str, message: str, *, file: str, line: int, hint: str = "") -> Problem:
     return Problem(severity="error", code=code, message=message, file=file, line=line, hint=hint)
+
+
+def _list_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
+    """List rules for tools that are missing from the tool list of the same file."""
+    if not permits.is_limit:
+        return []
+    idle = [rule for rule in rules if not _covers(permits.tools, rule)]
+    return [
+        Problem(
+            severity="warning",
+            code="idle_rule",
+            message=f"Rule {rule.number} is about {rule.subject!r}, which is not among the tools, so it has no effect",
+            file=permits.file,
+            line=rule.line,
+            hint="Add it to 'tools', or take the rule out",
+        )
+        for rule in idle
+    ]
+
+
+def _list_bare_skills(
+    tools: Collection[str], references: Sequence[Reference], skills: Mapping[str, SkillDefinition]
+) -> Iterator[Problem]:
+    """List skills of an agent whose tool list has no tool in common with the agent's."""
+    for reference in references:
+        skill = skills.get(reference.name) if reference.kind == "skill" else None
+        if skill is not None and is_bare_skill(skill, tools):
+            yield Problem(
+                severity="warning",
+                code="no_tools_left",
+                message=describe_bare_skill(skill, tools),
+                file=reference.file,
+                line=reference.line,
+                hint="Name a tool in both lists, or write 'inherit' in that of the skill",
+            )
+
+
+def _covers(tools: Collection[str], rule: Rule) -> bool:
+    if rule.subject in _NOT_LISTED:
+        return True
+    if rule.is_broad:
+        return any(name.startswith(rule.subject[:-1]) for name in tools)
+    return rule.subject in tools

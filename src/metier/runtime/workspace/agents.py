@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metier.definitions.agent import FILE_NAME, AgentDefinition, parse_agent
 from metier.definitions.files.contained_path import read_contained
-from metier.definitions.names import Profile, canonical_name, fold_id
+from metier.definitions.names import PROFILES, Profile, canonical_name, fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.references import INHERIT, read_names, resolve_list
@@ -20,10 +20,10 @@ from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.front_matter import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
 from metier.ids import measure_ms
-from metier.providers.options import ModelOptions
+from metier.providers.model_names import ModelName, check_fallbacks, is_allowed, parse_model_name
+from metier.providers.options import OFFLINE, ModelOptions
 from metier.runtime.host import Host
 from metier.runtime.workspace.listed import check_duplicate, list_definitions
-from metier.runtime.workspace.model_choice import choose_model, choose_profile, list_models
 from metier.runtime.workspace.skill_catalog import (
     ActiveSkills,
     activate_named,
@@ -344,3 +344,80 @@ def _unknown(kind: str, name: str, known: Iterable[str], *, file: Path, line: in
 
 def _refuse(agent_id: str, problems: Sequence[Problem]) -> ConfigError:
     return ConfigError(f"Agent {agent_id!r} cannot be used", hint="Correct the lines above", problems=problems)
+
+
+def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted: str = "") -> ModelOptions:
+    """Return the options for a run of this agent; `wanted` is the requested model.
+
+    Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models: only
+    a caller who names another provider gets past it.
+    """
+    name = wanted or (agent.model if agent and agent.model else "")
+    chosen = _parse_model(name, options) if name else ModelName(options.provider, options.name)
+    if options.provider == OFFLINE and (not wanted or chosen.provider == OFFLINE):
+        return options
+    check_fallbacks(options.fallback_models, options.allowed_models, provider=options.provider)
+    own = list_models(options, agent)
+    _check_model(chosen, name or options.name, options=options, agent=agent)
+    return options.model_copy(
+        update={
+            "provider": chosen.provider,
+            "name": chosen.model,
+            "allowed_models": _narrow_models(own, options),
+            "fallback_models": _list_fallbacks(own, chosen, options),
+            "temperature": agent.temperature if agent and agent.temperature is not None else options.temperature,
+            "max_tokens": agent.max_tokens if agent and agent.max_tokens is not None else options.max_tokens,
+        }
+    )
+
+
+def list_models(options: ModelOptions, agent: AgentDefinition | None) -> tuple[str, ...]:
+    """List the models that may be chosen for an agent, its own first; empty if unspecified."""
+    if agent is None or not (agent.model or agent.allowed_models):
+        return ()
+    return tuple(dict.fromkeys((agent.model or options.name, *agent.allowed_models)))
+
+
+def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
+    """Return the stricter profile: an agent only narrows what the host allows. One in Markdown is at least
+    `guarded`.
+    """
+    if agent is None:
+        return host
+    own = agent.profile or "guarded"
+    return own if PROFILES.index(own) > PROFILES.index(host) else host
+
+
+def _check_model(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentDefinition | None) -> None:
+    own = list_models(options, agent)
+    if agent is not None and not is_allowed(chosen, own):
+        hint = hint_nearest(name, own) or f"Use {_join_names(own)}"
+        raise UsageError(f"Model {name!r} is not one that agent {agent.id!r} may use", hint=hint)
+    if not is_allowed(chosen, options.allowed_models):
+        near = hint_nearest(name, options.allowed_models)
+        hint = near or f"model.allowed_models has {_join_names(options.allowed_models)}"
+        raise UsageError(f"Model {name!r} is not allowed here", hint=hint)
+
+
+def _parse_model(name: str, options: ModelOptions) -> ModelName:
+    return parse_model_name(name, provider=options.provider)
+
+
+def _narrow_models(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
+    if not own or not options.allowed_models:
+        return own or options.allowed_models
+    return tuple(name for name in own if is_allowed(_parse_model(name, options), options.allowed_models))
+
+
+def _list_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
+    """List the fallbacks that the agent allows too; a plain name keeps its original provider."""
+    allowed: list[str] = []
+    for name in options.fallback_models:
+        model = _parse_model(name, options)
+        if model.provider != OFFLINE and is_allowed(model, own):
+            allowed.append(name if model.provider == chosen.provider else str(model))
+    return tuple(allowed)
+
+
+def _join_names(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:-1]) + " or " + names[-1] if names[1:] else "".join(names)

@@ -1,6 +1,6 @@
 """The skills and tasks of a workspace: all of them, their search index, and their status."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +10,13 @@ from msgspec.structs import replace
 
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
+from metier.definitions.references import find_limit
 from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
+from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.sources import get_bundled_folder
 from metier.engine.skill_index import SkillIndex, build_skill_index
 from metier.errors import SkillNotFound
+from metier.events.skill import SkillWithoutTools
 from metier.routing.embeddings import Surroundings, open_similarities
 from metier.routing.prefilter import rank_request
 from metier.routing.skill import SkillCandidate
@@ -24,9 +27,11 @@ from metier.skills.capabilities_report import CapabilityReport, build_report
 from metier.skills.needs import SkillNeeds, describe_lacks, list_dependencies
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import TreeDigest, digest_tree, is_trusted
+from metier.tools.toolbox import Toolbox
 from metier.tools.web.web_fetch import WebAccess
 
 _ANYWHERE = WebAccess()
+_MAX_NAMED_TOOLS = 8
 
 
 class ActiveSkills(NamedTuple):
@@ -67,6 +72,29 @@ def list_blocked(host: Host, packages: Sequence[SkillPackage]) -> tuple[Problem,
         if list_dependencies(package.definition)
         for problem in describe_lacks(package.definition, needs)
         if problem.severity == "error"
+    )
+
+
+def list_skill_notices(packages: Iterable[SkillPackage], tools: Toolbox) -> list[SkillWithoutTools]:
+    """Warn about a run's skills whose tool list has none of its tools."""
+    names = tools.names()
+    limits = ((package.definition, find_limit(package.definition.tools)) for package in packages)
+    bare = [skill for skill, limit in limits if limit and names and tools.resolve(limit).isdisjoint(names)]
+    return [SkillWithoutTools(skill_name=skill.name, message=describe_bare_skill(skill, names)) for skill in bare]
+
+
+def is_bare_skill(skill: SkillDefinition, tools: Collection[str]) -> bool:
+    """Return True if both lists name tools but have none in common: the skill then works without tools."""
+    limit = find_limit(skill.tools)
+    return bool(limit) and bool(tools) and not set(limit or ()) & set(tools)
+
+
+def describe_bare_skill(skill: SkillDefinition, tools: Collection[str]) -> str:
+    names = sorted(tools)
+    shown = names if len(names) <= _MAX_NAMED_TOOLS else [*names[:_MAX_NAMED_TOOLS], "others"]
+    return (
+        f"While skill {skill.name!r} is in charge no tool is left: it lists {', '.join(skill.tools or ())}, "
+        f"and the agent has {', '.join(shown)}"
     )
 
 

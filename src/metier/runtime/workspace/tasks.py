@@ -19,9 +19,8 @@ from metier.definitions.text.front_matter import Document, parse_document
 from metier.engine.delegation import InputSpec, fill_inputs, read_inputs, read_output_schema
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce, read_definition_file
+from metier.runtime.workspace.agents import AgentInForce, choose_profile, read_definition_file
 from metier.runtime.workspace.listed import check_duplicate, list_definitions
-from metier.runtime.workspace.model_choice import choose_profile
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import activate_named, get_all_skills
 from metier.skills.package import SkillPackage
