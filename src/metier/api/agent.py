@@ -26,10 +26,9 @@ from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion as OpenApproval
 from metier.runtime.questions.approval_questions import Reply
-from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import RunStatus

@@ -35,9 +35,8 @@ from metier.runtime.driver import DriveOptions
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, relocate_run
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.answers import Answer, RaisedLimits
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import BUDGET, PROVIDER, exit_code

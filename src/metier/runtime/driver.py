@@ -31,12 +31,10 @@ from metier.events.run import PinnedDefinitionUsed
 from metier.providers.base import Delta, Observer
 from metier.providers.failures import MissingKey
 from metier.providers.stand_ins import UnavailableProvider
-from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.child_runs import borrow_sinks, follow_children, prepare_run, restore_run, use_settings
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
-from metier.runtime.first_entry import build_start
 from metier.runtime.host import Host
 from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, is_left_alone, keep_claimable
 from metier.runtime.model_providers import check_keys
@@ -48,9 +46,15 @@ from metier.runtime.questions.answers import (
     Answer,
     ChangedCode,
     CodeAsker,
+    LimitAsker,
     QuestionAsker,
     address,
+    build_entries,
+    build_model_change,
+    check_model_change,
+    check_raise,
     list_answers,
+    list_retried,
     one_at_a_time,
     record_pause,
     settle_code,
@@ -58,21 +62,13 @@ from metier.runtime.questions.answers import (
     waits_for_answer,
 )
 from metier.runtime.questions.approval_questions import Asker, ask_person, can_ask
-from metier.runtime.questions.resumption import (
-    LimitAsker,
-    build_entries,
-    build_model_change,
-    check_model_change,
-    check_raise,
-    list_retried,
-)
 from metier.runtime.reader import RunReader
 from metier.runtime.records.pins import pin
-from metier.runtime.records.record import build_row, is_current, write_record
+from metier.runtime.records.record import build_row, is_current, record_usage, write_record
 from metier.runtime.records.run_log import LogOpening, open_run_log, tell_of_cuts
 from metier.runtime.records.signatures import is_started_here, seal
-from metier.runtime.records.usage import record_usage
 from metier.runtime.requests import RunRequest
+from metier.runtime.run_start import adopt_run, build_adoption, build_start, check_inherited
 from metier.runtime.status import (
     can_change_model,
     can_reopen,

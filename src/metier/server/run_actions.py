@@ -6,9 +6,8 @@ from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.run_views import read_history
-from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.queue.detached import get_owner, leave_to_workers, wake
 from metier.server.problems import HttpProblem
 from metier.server.security.users import Grant, User

@@ -37,7 +37,7 @@ from metier.ids import get_user
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
-from metier.runtime.questions.resumption import LimitRaise, RaisedLimits
+from metier.runtime.questions.answers import LimitRaise, RaisedLimits
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.records.signatures import issue_token
 from metier.runtime.run_outcome import Plan, RunOutcome, build_outcome, last_lines

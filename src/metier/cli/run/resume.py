@@ -32,8 +32,7 @@ from metier.ids import get_user
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import ACCEPT, Answer, check_answer
-from metier.runtime.questions.resumption import RaisedLimits
+from metier.runtime.questions.answers import ACCEPT, Answer, RaisedLimits, check_answer
 from metier.runtime.records.signatures import check_run_token
 from metier.runtime.run_access import Runs
 from metier.runtime.runs import Runtime

@@ -42,9 +42,8 @@ from metier.runtime.chat.conversations import (
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseHolder
-from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.answers import Answer, build_raise
 from metier.runtime.questions.approval_questions import ApprovalQuestion
-from metier.runtime.questions.resumption import build_raise
 from metier.runtime.records.index_rows import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime

@@ -16,7 +16,6 @@ from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.model_names import parse_model_name, qualify_model_name
-from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import get_inherited
@@ -26,6 +25,7 @@ from metier.runtime.host import Host
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import is_started_here, seal
+from metier.runtime.run_start import build_adoption, build_foreign_run, find_said
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks

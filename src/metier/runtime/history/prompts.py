@@ -27,10 +27,10 @@ from metier.providers.base import ModelRequest
 from metier.providers.facts import Prices, load_facts
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import prepare_run
-from metier.runtime.first_entry import build_start
 from metier.runtime.history.replays import build_replay_services
 from metier.runtime.model_providers import find_facts_file
 from metier.runtime.requests import RunRequest
+from metier.runtime.run_start import build_start
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.instructions import describe_cuts, load_project

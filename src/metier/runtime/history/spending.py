@@ -9,7 +9,7 @@ from msgspec import Struct
 from metier.engine.entries.model import ModelReplied
 from metier.engine.journal import read_entries_of
 from metier.errors import MetierError, StoreError, UsageError
-from metier.runtime.records.usage import list_usage, record_usage
+from metier.runtime.records.record import list_usage, record_usage
 from metier.runtime.runs import Runtime
 from metier.store.usage import ALL_TIME, MAX_TASK_NAME, Amounts, DayTotal, RunTime, Span, UsageTotal, build_span
 from metier.telemetry.excerpt import one_line

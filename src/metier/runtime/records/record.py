@@ -1,4 +1,4 @@
-"""The summary of a run, written from its journal at every stop: `run.json` and its index row."""
+"""The summary of a run, written from its journal at every stop: `run.json`, its index row and its usage."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -19,7 +19,9 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.providers.facts import find_cost
-from metier.store.base import RunRow
+from metier.runtime.records.index_rows import TYPED
+from metier.store.base import RunRow, Store
+from metier.store.usage import UsageRow
 
 FILE_NAME = "run.json"
 VERSION = 1
@@ -173,3 +175,14 @@ def _describe_answer(entry: DoubtResolved) -> dict[str, JsonValue]:
     status = {"done": "succeeded", "skip": "skipped"}.get(entry.answer)
     said: dict[str, JsonValue] = {"answer": entry.answer, "answered_by": entry.answered_by}
     return said if status is None else {**said, "status": status}
+
+
+async def record_usage(store: Store, state: RunState) -> None:
+    """Record the model calls of a run that ended or waits; recording them again changes nothing."""
+    await store.usage.record(state.run_id, list_usage(state))
+
+
+def list_usage(state: RunState) -> list[UsageRow]:
+    """List the usage rows; a command typed into a chat is a run without model usage."""
+    typed = f"{TYPED}/{TYPED}"
+    return [UsageRow(*key, amounts) for key, amounts in state.usage.items() if key[1] != typed]

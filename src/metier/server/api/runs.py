@@ -24,8 +24,7 @@ from metier.runtime.history.forks import ForkRequest, fork_run
 from metier.runtime.history.run_views import read_history, read_run_view
 from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
-from metier.runtime.questions.answers import Answer, check_answer
-from metier.runtime.questions.resumption import RaisedLimits
+from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.signatures import check_run_token, issue_token

@@ -7,8 +7,8 @@ from typing import cast
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.runtime.questions.answers import Limit
 from metier.runtime.questions.approval_questions import ApprovalQuestion
-from metier.runtime.questions.resumption import Limit
 from metier.runtime.status import RunStatus, WaitKind
 from metier.store.base import RunRow
 from metier.telemetry.call_text import show_call

@@ -12,9 +12,8 @@ from starlette.responses import Response
 from metier.errors import ApprovalClosed, MetierError, UsageError
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.inbox import read_inbox
-from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.answers import Answer, RaisedLimits
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.questions.resumption import RaisedLimits
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import describe_problem
