@@ -9,7 +9,7 @@ import anyio
 from metier.engine.state.phases import FINAL
 from metier.errors import BrokerUnavailable
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.detached import get_owner, submit, wake
+from metier.runtime.queue.detached import submit, wake
 from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
@@ -45,7 +45,7 @@ async def answer_doubts(runtime: Runtime, load: Load) -> int:
         if answer is None:
             continue
         try:
-            owner = await get_owner(runtime, row.run_id)
+            owner = await runtime.get_started(row.run_id)
             await wake(runtime, owner.run_id, Answer(doubt=answer, by="operator"))
             answered.append(owner.run_id)
         except (LeaseHeld, LeaseLost):

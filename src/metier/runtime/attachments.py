@@ -18,10 +18,10 @@ from metier.context.decoder import build_step
 from metier.context.outside_text import ATTACHED_FILE, fence
 from metier.definitions.files.contained_path import read_contained
 from metier.errors import ToolFailed, UsageError
-from metier.providers.facts import load_facts
 from metier.providers.options import OFFLINE
 from metier.runtime.checks.present_policy import build_present_policy
 from metier.runtime.host import Host
+from metier.runtime.model_providers import load_host_facts
 from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.tools.base import Media
@@ -216,6 +216,4 @@ def can_see(host: Host) -> bool:
     provider = host.provider.name if host.provider is not None else host.settings.model.provider
     if provider == OFFLINE:
         return False
-    named = host.settings.model.facts_file
-    facts = load_facts(host.workspace / named if named else None)
-    return facts.get(provider, host.settings.model.name).takes_images
+    return load_host_facts(host).get(provider, host.settings.model.name).takes_images

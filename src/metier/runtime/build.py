@@ -28,7 +28,7 @@ from metier.errors import MetierError, UsageError
 from metier.events.model import ProjectInstructionsLoaded
 from metier.ids import measure_ms
 from metier.providers.base import Observer, Provider
-from metier.providers.facts import FactBook, load_facts
+from metier.providers.facts import FactBook
 from metier.providers.feature_support import FeatureCache, FeatureMemory, FeatureSupport
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.providers.registry import choose_provider, enforces_schema, get_base_url
@@ -38,7 +38,7 @@ from metier.runtime.delegation.authority import bind, choose_partners, get_tool_
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
-from metier.runtime.model_providers import find_facts_file, open_models
+from metier.runtime.model_providers import load_host_facts, open_models
 from metier.runtime.notify.command import list_notify_files
 from metier.runtime.records.pins import find_instructions, get_outside, list_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import NearbyFiles, list_changed_project, load_instructions, load_project
@@ -80,7 +80,7 @@ async def build_services(
     host: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
     """Build the services of a run. A dry run opens no connection and starts no toolset."""
-    settings, agent, facts = host.settings, run.agent, load_facts(find_facts_file(host))
+    settings, agent, facts = host.settings, run.agent, load_host_facts(host)
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(host.workspace), run.pins, store)
     access, cleaner, (confinement, reading, run) = _open_access(host), build_host_cleaner(host), await _enclose(run)
@@ -449,7 +449,7 @@ def check_budget(host: Host) -> None:
     model = host.settings.model
     if host.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or host.provider is not None:
         return
-    if load_facts(find_facts_file(host)).get(model.provider, model.name).prices is None:
+    if load_host_facts(host).get(model.provider, model.name).prices is None:
         raise UsageError(
             f"The price of model {model.name!r} is not known, so its cost cannot be limited",
             hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",

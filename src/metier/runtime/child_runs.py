@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
@@ -30,7 +29,6 @@ from metier.engine.state.run_state import Child, RunState
 from metier.engine.stopper import Stopper
 from metier.engine.trace_spans import get_context
 from metier.errors import ConfigError, MetierError, UsageError, unwrapped
-from metier.events.record import EventRecord
 from metier.runtime.checks.validation import check_task
 from metier.runtime.delegation.authority import inherit_pins
 from metier.runtime.host import Host
@@ -41,7 +39,7 @@ from metier.runtime.workspace.agents import AgentInForce, get_agent_file, get_ag
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
-from metier.telemetry.sinks import Sink
+from metier.telemetry.sinks import BorrowedSink, Sink
 
 _PREVIEW = "preview"
 
@@ -155,18 +153,6 @@ class DriveChild(Protocol):
     """Drives the run of this ID until it ends or waits; starts it from the request if needed."""
 
     def __call__(self, run_id: str, stopper: Stopper, *, request: RunRequest | None) -> Awaitable[RunState]: ...
-
-
-class BorrowedSink(Struct, frozen=True):
-    """A sink that its owner closes."""
-
-    sink: Sink
-
-    def write(self, record: EventRecord) -> None:
-        self.sink.write(record)
-
-    def close(self) -> None:
-        return None
 
 
 async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, drive_child: DriveChild) -> bool:

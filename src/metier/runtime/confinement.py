@@ -29,7 +29,9 @@ async def open_confinement(host: Host) -> Confinement:
     trial = await anyio.to_thread.run_sync(get_host_level, host)
     if not trial.works:
         if requires_sandbox(host):
-            raise SandboxUnavailable(f"{_name_demand(host)} needs a sandbox: {trial.summary}", hint=_say(trial.hint))
+            raise SandboxUnavailable(
+                f"{_name_demand(host)} needs a sandbox: {trial.summary}", hint=capitalize(trial.hint)
+            )
         return limit_only(host.settings.sandbox)
     _check_import_paths()
     return build_confinement(host, trial)
@@ -166,5 +168,5 @@ def _name_demand(host: Host) -> str:
     return "Profile 'strict'" if strict else "The setting sandbox.use 'required'"
 
 
-def _say(hint: str) -> str:
+def capitalize(hint: str) -> str:
     return hint[:1].upper() + hint[1:]

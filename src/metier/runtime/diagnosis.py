@@ -28,7 +28,7 @@ from metier.programs.search import build_trusted_environment, get_trusted_progra
 from metier.providers.feature_support import list_unsupported
 from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
-from metier.runtime.confinement import build_confinement, get_host_level, requires_sandbox, wants_sandbox
+from metier.runtime.confinement import build_confinement, capitalize, get_host_level, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import get_folder, iterate_folders, read_deletions
 from metier.settings.sections import Settings
@@ -47,7 +47,7 @@ from metier.tools.mcp.servers import AcceptedServers, choose_servers
 from metier.tools.options import SandboxOptions
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.levels import LevelTrial, try_level
+from metier.tools.process.sandbox.levels import try_level
 from metier.tools.scripts.environments import find_uv
 from metier.version import __version__
 
@@ -296,7 +296,9 @@ def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -
     for level, name in _LEVELS.items():
         trial = try_level(level, program)
         detail = "; ".join((f"level {level!r}, {trial.summary}", *trial.gaps))
-        yield Finding(area="sandbox", name=name, state="ok" if trial.works else "off", detail=detail, hint=_say(trial))
+        yield Finding(
+            area="sandbox", name=name, state="ok" if trial.works else "off", detail=detail, hint=capitalize(trial.hint)
+        )
     yield _examine_use(host)
     yield Finding(area="sandbox", name="limits", state="ok", detail=_describe_limits(settings.sandbox))
 
@@ -315,7 +317,7 @@ def _examine_use(host: Host) -> Finding:
         return Finding(area="sandbox", name="use", state="ok", detail=detail)
     state = "problem" if requires_sandbox(host) else "off"
     return Finding(
-        area="sandbox", name="use", state=state, detail=f"none ({chosen}): {trial.summary}", hint=_say(trial)
+        area="sandbox", name="use", state=state, detail=f"none ({chosen}): {trial.summary}", hint=capitalize(trial.hint)
     )
 
 
@@ -327,10 +329,6 @@ def _describe_limits(options: SandboxOptions) -> str:
     }
     each = ", ".join(f"{name} {value or 'unlimited'}" for name, value in limits.items())
     return f"in every profile: {options.processes or 'any number of'} processes a program; each: {each}"
-
-
-def _say(trial: LevelTrial) -> str:
-    return trial.hint[:1].upper() + trial.hint[1:]
 
 
 def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """The model providers of a run: that of the settings and its fallbacks, all checked before a run starts."""
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -63,10 +62,10 @@ class Models(Struct, frozen=True):
             await provider.close()
 
 
-def find_facts_file(host: Host) -> Path | None:
-    """Return the user's own file of prices and windows; None if the settings name none."""
+def load_host_facts(host: Host) -> FactBook:
+    """Load the facts of all models, those of the user's own file first."""
     named = host.settings.model.facts_file
-    return host.workspace / named if named else None
+    return load_facts(host.workspace / named if named else None)
 
 
 def check_keys(run: PreparedRun) -> None:
@@ -88,7 +87,7 @@ def _check_key(host: Host, options: ModelOptions) -> None:
         elif options.provider in BUILT_IN:
             choice = choose_provider(options)
             if not choice.base_url:
-                check_owner(options.name, choice.name, load_facts(find_facts_file(host)))
+                check_owner(options.name, choice.name, load_host_facts(host))
             get_key(choice, get_registration(choice.name), host.environ)
     except MissingKey as missing:
         raise _add_alternatives(missing, host) from missing

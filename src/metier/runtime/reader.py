@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from metier.engine.entries.entry import Entry
 from metier.engine.journal import read_entries
 from metier.engine.state.fold import fold
 from metier.engine.state.run_state import RunState
@@ -30,6 +31,10 @@ class RunReader:
 
     def folder(self, run_id: str) -> Path:
         return get_run_folder(self.host, run_id)
+
+    async def read_entries(self, run_id: str, *, after: int = 0) -> list[Entry]:
+        """Read the journal of a run from the entry behind `after`. An unknown run has no entries."""
+        return await read_entries(self.store, run_id, after=after)
 
     async def read(self, run_id: str) -> RunState:
         """Read the state of a run without driving it."""

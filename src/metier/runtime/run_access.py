@@ -21,13 +21,13 @@ from metier.ids import get_user
 from metier.runtime.child_runs import request_task
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.follower import Follower, follow
-from metier.runtime.history.run_views import read_history, read_run_view
+from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.transfer import export_run
 from metier.runtime.host import Host
 from metier.runtime.notify.delivery import deliver_last
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.queue.detached import get_owner, submit, wake
+from metier.runtime.queue.detached import submit, wake
 from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.record import build_record
@@ -169,7 +169,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
 
     async def get_record(self, run_id: str) -> dict[str, JsonValue]:
         row = await self.runtime.find(run_id)
-        entries = await read_history(self.runtime, run_id)
+        entries = await self.runtime.read_entries(run_id)
         state = fold(run_id, entries)
         status = await get_status(self.runtime.store, state, row=row)
         waits: JsonValue = None
@@ -236,7 +236,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         )
 
     async def continue_decided(self, run_id: str) -> ContinuedRun:
-        owner = await get_owner(self.runtime, run_id)
+        owner = await self.runtime.get_started(run_id)
         if not owner.queue:
             return ContinuedRun(run_id=owner.run_id, in_background=False)
         # Its worker is about to release it, and a sweep finds the decision.

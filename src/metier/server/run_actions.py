@@ -5,10 +5,9 @@ from contextlib import suppress
 from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
-from metier.runtime.history.run_views import read_history
 from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.queue.detached import get_owner, leave_to_workers, wake
+from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.server.problems import HttpProblem
 from metier.server.security.users import Grant, User
 from metier.server.state import ServerState
@@ -60,7 +59,7 @@ async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *
 
 async def continue_run(state: ServerState, run_id: str) -> None:
     """Continue the run, or the parent run that drives it."""
-    owner = await get_owner(state.runtime, run_id)
+    owner = await state.runtime.get_started(run_id)
     # A driver that is just releasing its lease either sees the decision or leaves the run to the next sweep.
     with suppress(LeaseHeld):
         await wake(state.runtime, owner.run_id, queue=owner.queue or state.queue)
@@ -69,7 +68,7 @@ async def continue_run(state: ServerState, run_id: str) -> None:
 
 async def answer(state: ServerState, run_id: str, given: Answer) -> None:
     """Answer a run. Raises `UsageError` if it asks for something else, `LeaseHeld` while a process drives it."""
-    owner = await get_owner(state.runtime, run_id)
+    owner = await state.runtime.get_started(run_id)
     check_answer(await state.runtime.get_status(owner.run_id), given)
     await wake(state.runtime, owner.run_id, given, queue=owner.queue or state.queue)
     state.nudge()
@@ -83,7 +82,7 @@ async def retry(state: ServerState, run_id: str) -> str:
 
     Raises `UsageError` if there is no such point.
     """
-    points = find_points(run_id, await read_history(state.runtime, run_id))
+    points = find_points(run_id, await state.runtime.read_entries(run_id))
     if not points:
         raise UsageError(f"Run {run_id!r} ended before its first step", hint="Start its task again")
     return await fork(state, run_id, ForkRequest(at=points[-1].number))

@@ -42,6 +42,18 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+class BorrowedSink(Struct, frozen=True):
+    """A sink that its owner closes, instead of the run that writes to it."""
+
+    sink: Sink
+
+    def write(self, record: EventRecord) -> None:
+        self.sink.write(record)
+
+    def close(self) -> None:
+        return None
+
+
 class FanOut:
     """Writes each record to every sink. A failing sink is disabled and reported once; the others continue."""
 

@@ -51,7 +51,6 @@ from metier.runtime.history.follower import Follower, follow
 from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, list_old_runs, rebuild_events
 from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.detached import get_owner
 from metier.runtime.records.index_rows import get_shown_status, render_cost
 from metier.runtime.run_outcome import RunOutcome, describe_work
 from metier.runtime.runs import Runtime, open_runtime
@@ -259,7 +258,7 @@ def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
     """Put what the run waits for to the user, and have a worker go on; False where nothing was answered."""
     status = await get_status(runtime.store, state)
-    owner = await get_owner(runtime, state.run_id)
+    owner = await runtime.get_started(state.run_id)
     if not status.pause or not owner.queue:
         return False
     if status.pause == "approval":

@@ -25,7 +25,6 @@ from metier.runtime.driver import DriveOptions
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
 from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run
 from metier.runtime.history.replays import ReplayReport, replay_run
-from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.telemetry.excerpt import cut_end
@@ -216,7 +215,7 @@ def list_points(run: str, config: Config, *, as_json: bool) -> int:
     async def work() -> tuple[Point, ...]:
         async with open_runtime(open_host(config)) as runtime:
             row = await runtime.find(run)
-            return find_points(row.run_id, await read_history(runtime, row.run_id))
+            return find_points(row.run_id, await runtime.read_entries(row.run_id))
 
     points = anyio.run(work)
     if as_json:
@@ -258,7 +257,7 @@ def diff(
     async def work() -> tuple[str, str, Comparison]:
         async with open_runtime(open_host(config)) as runtime:
             rows = [await runtime.find(name) for name in (left, right)]
-            one, other = [await read_history(runtime, row.run_id) for row in rows]
+            one, other = [await runtime.read_entries(row.run_id) for row in rows]
             return rows[0].run_id, rows[1].run_id, compare_runs(one, other)
 
     one, other, comparison = anyio.run(work)

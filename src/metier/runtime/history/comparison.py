@@ -13,7 +13,6 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
 from metier.engine.replay.recording import Difference, list_differences
 from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
-from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.listed import list_definitions
@@ -123,7 +122,7 @@ async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None 
     build = _open_by_agent(runtime.host, host)
     build("", "guarded")  # a draft that cannot be used is refused, also where no run was made yet
     rows = await runtime.store.list_runs(limit=runs)
-    found = [backtest(row.run_id, await read_history(runtime, row.run_id), build) for row in rows]
+    found = [backtest(row.run_id, await runtime.read_entries(row.run_id), build) for row in rows]
     return PastRuns(
         runs=len(rows),
         calls=sum(each.calls for each in found),

@@ -18,7 +18,7 @@ import anyio
 from metier.events.model import LlmRequestFailed, LlmRequestSent, LlmResponseReceived
 from metier.events.partial import Partial, PartialSink
 from metier.events.record import EventRecord, parse_record
-from metier.runtime.history.run_views import read_history
+from metier.runtime.history.run_views import EventRecorder
 from metier.runtime.partials import PartialReader
 from metier.runtime.records.run_log import Teller
 from metier.runtime.runs import Runtime
@@ -61,19 +61,6 @@ async def follow(follower: "Follower", sink: Sink) -> None:
         await follower.wait()
 
 
-class _Told:
-    """An event computed from the journal, held back until it is shown."""
-
-    def __init__(self) -> None:
-        self.records: list[EventRecord] = []
-
-    def write(self, record: EventRecord) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        return None
-
-
 class Follower:
     """Follows a run. Log and journal have the same events in the same order, so their number says which were shown."""
 
@@ -84,8 +71,9 @@ class Follower:
         """Number of journal events that the log contains."""
         self._shown = 0
         """Number of events shown from either source."""
-        self._told = _Told()
-        self._teller = Teller(runtime.host, run_id, self._told)
+        self._computed = EventRecorder()
+        """Events computed from the journal, until they are shown."""
+        self._teller = Teller(runtime.host, run_id, self._computed)
         self._is_elsewhere = False
         """Whether the driver's log is on another machine."""
         self._next_look = 0.0
@@ -156,13 +144,13 @@ class Follower:
 
     async def _compare(self, *, has_time: bool) -> list[EventRecord]:
         """Compare the log with the journal, after giving the driver time to write the log."""
-        overdue = len(self._told.records)
-        self._teller.tell(await read_history(self._runtime, self._run_id, after=self._teller.state.seq))
+        overdue = len(self._computed.records)
+        self._teller.tell(await self._runtime.read_entries(self._run_id, after=self._teller.state.seq))
         self._next_look = anyio.current_time() + LOOK_SECONDS
         records = list(self._read_new_log())
         if self._is_elsewhere or not has_time:
-            overdue = len(self._told.records)
-        for record in self._told.records[self._shown : overdue]:
+            overdue = len(self._computed.records)
+        for record in self._computed.records[self._shown : overdue]:
             self._is_elsewhere = True
             self._shown += 1
             records.append(record)

@@ -24,11 +24,11 @@ from metier.engine.state.run_state import RunState
 from metier.engine.turn_cache import Fingerprints
 from metier.errors import UsageError
 from metier.providers.base import ModelRequest
-from metier.providers.facts import Prices, load_facts
+from metier.providers.facts import Prices
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import prepare_run
 from metier.runtime.history.replays import build_replay_services
-from metier.runtime.model_providers import find_facts_file
+from metier.runtime.model_providers import load_host_facts
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_start import build_start
 from metier.runtime.runs import Runtime
@@ -100,7 +100,7 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
     services = await build_replay_services(runtime.host, runtime.store, entries)
     past = await rebuild_prompt(run_id, entries, services, turn=turn or (turns[-1] if turns else 1))
     shown = _show(past.state, services, past.fitted, request=past.request, files=())
-    known = load_facts(find_facts_file(runtime.host)).get(services.provider.name, shown.model)
+    known = load_host_facts(runtime.host).get(services.provider.name, shown.model)
     return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash, prices=known.prices)
 
 

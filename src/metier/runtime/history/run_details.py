@@ -23,7 +23,6 @@ from metier.errors import FilesChanged, UsageError
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.forks import can_fork
 from metier.runtime.history.replays import build_replay_services
-from metier.runtime.history.run_views import read_history
 from metier.runtime.runs import Runtime
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.values import dump_fields
@@ -165,7 +164,7 @@ async def read_moment(runtime: Runtime, run_id: str, number: int, *, entries: Se
     """Return the state at an entry; `entries` is the whole journal, if read. Raises `UsageError` for an unknown
     number.
     """
-    entries = await read_history(runtime, run_id) if entries is None else entries
+    entries = await runtime.read_entries(run_id) if entries is None else entries
     clean = build_host_cleaner(runtime.host).value
     return build_moment(run_id, entries, number, clean=clean)
 

@@ -11,7 +11,7 @@ from metier.decisions import describe_failure, describe_success
 from metier.engine.decide import get_run_limits
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.step import StepFinished
-from metier.engine.journal import read_entries, read_entries_of
+from metier.engine.journal import read_entries_of
 from metier.engine.state.fold import fold
 from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, LogError
@@ -32,13 +32,8 @@ MAX_CHILDREN = 50
 _MAX_LEVELS = 4
 
 
-async def read_history(runtime: Runtime, run_id: str, *, after: int = 0) -> list[Entry]:
-    """Return the entries of a run after `after`, in order. An unknown run has none."""
-    return await read_entries(runtime.store, run_id, after=after)
-
-
-class _Recorder:
-    """A sink that stores its events."""
+class EventRecorder:
+    """A sink that keeps its events in memory."""
 
     def __init__(self) -> None:
         self.records: list[EventRecord] = []
@@ -62,7 +57,7 @@ async def read_run_view(
 
     `entries` are its journal, where that was read. Totals need all children: pass None for `max_children`.
     """
-    entries = await read_history(runtime, run_id) if entries is None else entries
+    entries = await runtime.read_entries(run_id) if entries is None else entries
     state = fold(run_id, entries)
     logged = await run_sync(_read_log, runtime, run_id)
     row = await runtime.store.find_run(run_id)
@@ -101,7 +96,7 @@ def _complete(
     last = max((record.entry for record in logged), default=0)
     if row is None or last >= len(entries):
         return logged
-    recorder = _Recorder()
+    recorder = EventRecorder()
     Teller(host, row.run_id, recorder).tell(entries)
     # Journal entries carry no times. The index knows when the run started and when it last changed; the time of this
     # look would make the run's duration grow with every look at a run that no process drives.

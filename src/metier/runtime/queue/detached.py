@@ -15,7 +15,6 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogDamaged, MetierError
-from metier.ids import CHILD
 from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
@@ -84,14 +83,6 @@ async def wake(
         await runtime.resume(waiting.run_id, answer, leave_to_workers(shift=shift))
         answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
     return await runtime.resume(run_id, answer, leave_to_workers(queue, shift=shift))
-
-
-async def get_owner(runtime: Runtime, run_id: str) -> RunRow:
-    """Return the run that a user started: this one or its top ancestor."""
-    row = await runtime.find(run_id)
-    while row.parent_run_id and not row.queue and row.run_id.startswith(CHILD):
-        row = await runtime.find(row.parent_run_id)
-    return row
 
 
 async def drive_for_a_while(

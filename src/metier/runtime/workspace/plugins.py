@@ -3,30 +3,16 @@
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
-from metier.events.record import EventRecord
 from metier.plugins.lifecycle import Plugins, Subscription, ask_for_layer, load_plugins, running
 from metier.plugins.registry import Registry
 from metier.runtime.host import Host
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.store.failures import StoreUnavailable
-from metier.telemetry.sinks import Sink
-
-
-class _Shared(Struct, frozen=True):
-    """A subscription outlives the run whose log is closed."""
-
-    subscription: Subscription
-
-    def write(self, record: EventRecord) -> None:
-        self.subscription.write(record)
-
-    def close(self) -> None:
-        return None
+from metier.telemetry.sinks import BorrowedSink, Sink
 
 
 def get_plugins(host: Host) -> Plugins:
@@ -47,7 +33,7 @@ def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Hos
             for subscriber in registry.subscribers
         ]
         try:
-            yield _extend(host, registries, tuple(_Shared(each) for each in subscriptions), report=report)
+            yield _extend(host, registries, tuple(map(BorrowedSink, subscriptions)), report=report)
         finally:
             for subscription in subscriptions:
                 subscription.close()

@@ -21,7 +21,7 @@ from metier.providers.model_names import qualify_model_name
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.forks import ForkRequest, fork_run
-from metier.runtime.history.run_views import read_history, read_run_view
+from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
 from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
@@ -178,7 +178,7 @@ async def get_view(state: State, run: RunName) -> Response:
 async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: PageSize = 200) -> Response:
     """List the journal of a run without secrets, oldest first. `seq` is the number of an entry."""
     row = await state.runtime.find(run)
-    entries = (await read_history(state.runtime, row.run_id, after=cursor))[:limit]
+    entries = (await state.runtime.read_entries(row.run_id, after=cursor))[:limit]
     clean = build_host_cleaner(state.runtime.host).value
     items: list[Document] = [
         {"seq": seq, "kind": entry.kind, "data": clean(dump_fields(entry, with_defaults=False))}

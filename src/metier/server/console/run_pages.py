@@ -16,7 +16,7 @@ from metier.runtime.history.forks import ForkRequest, Point, find_points
 from metier.runtime.history.prompts import ShownLayer, ShownPrompt, compare, show_turn
 from metier.runtime.history.replays import replay_run
 from metier.runtime.history.run_details import list_artifacts, read_artifact, read_exchange, read_moment
-from metier.runtime.history.run_views import read_history, read_run_view, read_step_diffs, render_shared_run
+from metier.runtime.history.run_views import read_run_view, read_step_diffs, render_shared_run
 from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
 from metier.runtime.inbox import find_waiting_run
@@ -62,7 +62,7 @@ async def show_step(page: Here, name: str, key: str) -> Response:
     """Render the details of one row of the tree, as a part of the page."""
     runtime = page.state.runtime
     row = await runtime.find(name)
-    entries = await read_history(runtime, row.run_id)
+    entries = await runtime.read_entries(row.run_id)
     tree = build_tree(build_waterfall(await _read_view(runtime, row, entries)), row.run_id)
     selected = tree.find(key)
     if selected is None:
@@ -82,9 +82,7 @@ async def show_step(page: Here, name: str, key: str) -> Response:
 async def _render_run(page: Page, name: str, template: str, *, step: str) -> Response:
     runtime = page.state.runtime
     row = await runtime.find(name)
-    entries = await read_history(
-        runtime, row.run_id
-    )  # once, because reading a long journal takes most of the page's time
+    entries = await runtime.read_entries(row.run_id)  # once, because reading a long journal takes most of the page's time
     view = await _read_view(runtime, row, entries)
     waiting = await find_waiting_run(runtime, row)
     clean = build_host_cleaner(runtime.host).value
