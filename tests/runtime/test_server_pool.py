@@ -9,7 +9,7 @@ import pytest
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers, open_acceptances, open_servers
 from metier.runtime.server_pool import ServerPool
-from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.agents import ResolvedAgent
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
@@ -53,7 +53,7 @@ async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -
             return
         profile, confinement = rest[0]
         host = build_host(folder, profile, pool)
-        run = PreparedRun(folder=folder / "runs" / "r1", agent=AgentInForce(host=host))
+        run = PreparedRun(folder=folder / "runs" / "r1", agent=ResolvedAgent(host=host))
         async with open_servers(host, store, run=run, confinement=confinement) as servers:
             (tool,) = servers.tools
             assert isinstance(tool, McpTool)

@@ -11,7 +11,7 @@ from metier.cli.main import run
 from metier.decisions import ActionStep
 from metier.definitions.references import find_limit
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.policy import Speakers, build_policy
+from metier.runtime.workspace.policy import PolicySources, build_policy
 from metier.testing.scripted import ToolCall, calls, says
 from metier.tools.toolbox import Toolbox
 
@@ -149,7 +149,9 @@ async def test_tasks_that_a_skill_does_not_list_are_denied(tmp_path: Path) -> No
     agent = resolve_agent(drill.host, "")
     tools = Toolbox()
     permissive = ProfilePolicy("permissive", tools)
-    policy = build_policy(agent.packages, tools, workspace=tmp_path, profile=permissive, speakers=Speakers(host=b""))
+    policy = build_policy(
+        agent.packages, tools, workspace=tmp_path, profile=permissive, sources=PolicySources(host=b"")
+    )
 
     def judge(task: str) -> str:
         action = ActionStep(type="call_tool", params={"tool": "run_task", "arguments": {"task": task, "inputs": {}}})

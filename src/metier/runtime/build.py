@@ -46,7 +46,7 @@ from metier.runtime.workspace.policy import (
     BUILT_IN_TOOLS,
     SCRIPT_TOOLS,
     NewDenials,
-    Speakers,
+    PolicySources,
     build_policy,
     list_denied,
     list_outside_scripts,
@@ -246,7 +246,7 @@ def compose_instructions(
         tools=tools.names(), has_skills=bool(agent.packages), has_partners=bool(partners.agents or partners.tasks)
     )
     family = get_family(provider, agent.model.name)
-    return load_instructions(agent, run.said, subjects=subjects, family=family, project=project)
+    return load_instructions(agent, run.extra_input, subjects=subjects, family=family, project=project)
 
 
 async def _choose_tools(run: PreparedRun, offered: Sequence[Tool], store: Store) -> Toolbox:
@@ -264,8 +264,8 @@ async def _build_rules(
     store: Store,
 ) -> Policy:
     agent, host = run.agent, run.agent.host
-    speakers = replace(
-        _get_speakers(run, policy_file),
+    sources = replace(
+        _get_policy_sources(run, policy_file),
         known=None if run.pins else known,
         withheld=await list_trusted(run.pins, store) if run.pins else get_withheld(host, policy_file),
         outside=await get_outside(run.pins, store) if run.pins else list_outside_scripts(packages, host.workspace),
@@ -275,15 +275,15 @@ async def _build_rules(
         tools,
         workspace=host.root,
         profile=ProfilePolicy(agent.profile, tools, reading=run.reading_sandbox),
-        speakers=speakers,
+        sources=sources,
         is_partial=run.is_plan_only,
     )
     return narrow(host, await bind(rules, run, store, tools=tools))
 
 
-def _get_speakers(run: PreparedRun, policy_file: bytes) -> Speakers:
+def _get_policy_sources(run: PreparedRun, policy_file: bytes) -> PolicySources:
     step = run.steps[-1] if run.steps else None
-    return Speakers(host=policy_file, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
+    return PolicySources(host=policy_file, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
 
 
 def _list_own(
@@ -303,7 +303,7 @@ def _list_own(
 def _list_masked(run: PreparedRun, policy_file: bytes) -> tuple[Path, ...]:
     """List the files of programs that the rules deny, so that a sandbox can block them."""
     host = run.agent.host
-    denied = list_denied(host.root, _get_speakers(run, policy_file))
+    denied = list_denied(host.root, _get_policy_sources(run, policy_file))
     return list_masked(denied, host.environ.get("PATH", "")) if denied else ()
 
 

@@ -35,7 +35,7 @@ from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.requests import RunRequest, build_ordered
 from metier.runtime.status import read_run
-from metier.runtime.workspace.agents import AgentInForce, get_agent_file, get_agent_model
+from metier.runtime.workspace.agents import ResolvedAgent, get_agent_file, get_agent_model
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
@@ -97,7 +97,7 @@ def build_limits(runtime: RuntimeOptions) -> Limits:
 
 
 async def prepare_run(
-    agent: AgentInForce,
+    agent: ResolvedAgent,
     store: Store,
     *,
     host: Host,
@@ -107,12 +107,12 @@ async def prepare_run(
     """Prepare a run that has not started."""
     order, inherited, is_dry = request.order, request.inherited_pins, request.mode == "dry_run"
     if order is None:
-        return PreparedRun(folder=folder, agent=agent, said=request.said, is_dry=is_dry, host=host)
+        return PreparedRun(folder=folder, agent=agent, extra_input=request.extra_input, is_dry=is_dry, host=host)
     task = await _find_task(host, order, pins=inherited, store=store)
     run = PreparedRun(
         folder=folder,
         agent=agent,
-        said=request.said,
+        extra_input=request.extra_input,
         is_dry=is_dry,
         host=host,
         order=order,

@@ -36,7 +36,7 @@ from metier.runtime.child_runs import borrow_sinks, follow_children, prepare_run
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.host import Host
-from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, is_left_alone, keep_claimable
+from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, is_left_to_user, mark_claimable, record_attempt
 from metier.runtime.model_providers import check_keys
 from metier.runtime.notify.announcements import Announcer
 from metier.runtime.notify.delivery import delivering
@@ -51,21 +51,21 @@ from metier.runtime.questions.answers import (
     address,
     build_entries,
     build_model_change,
+    check_changed_code,
     check_model_change,
     check_raise,
     list_answers,
     list_retried,
     one_at_a_time,
     record_pause,
-    settle_code,
     take_answer,
     waits_for_answer,
 )
-from metier.runtime.questions.approval_questions import Asker, ask_person, can_ask
+from metier.runtime.questions.approval_questions import Asker, ask_for_approval, can_ask
 from metier.runtime.reader import RunReader
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import build_row, is_current, record_usage, write_record
-from metier.runtime.records.run_log import LogOpening, open_run_log, tell_of_cuts
+from metier.runtime.records.run_log import LogOpening, open_run_log, report_truncated_layers
 from metier.runtime.records.signatures import is_started_here, seal
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_start import adopt_run, build_adoption, build_start, check_inherited
@@ -77,7 +77,7 @@ from metier.runtime.status import (
     get_waiting,
     list_chain,
 )
-from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
 from metier.store.base import RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
@@ -222,7 +222,7 @@ class RunDriver:
         request: RunRequest,
         options: DriveOptions,
         *,
-        agent: AgentInForce,
+        agent: ResolvedAgent,
         queue: str = "",
     ) -> RunState:
         """Start a run and drive it until it ends or waits for a user."""
@@ -247,7 +247,7 @@ class RunDriver:
 
         Raises `RunExists` if it has started.
         """
-        await self.drop_unbegun(run_id)
+        await self.delete_unstarted(run_id)
         parent_id = request.parent_run_id
         parent = find_authority(await read_entries(self.store, parent_id)) if parent_id else None
         request = check_inherited(request, parent)
@@ -284,7 +284,7 @@ class RunDriver:
     ) -> RunState:
         entries = await read_entries(self.store, run_id)
         if not entries:
-            await self._refuse_unbegun(await self._reader.find(run_id))
+            await self._reject_unstarted(await self._reader.find(run_id))
         if answer is not None and (answer.reopens or answer.raised.is_any):
             is_written = await self._reopen(fold(run_id, entries), answer)
             entries = await read_entries(self.store, run_id) if is_written else entries
@@ -302,7 +302,7 @@ class RunDriver:
             raise
 
     async def _prepare(
-        self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Host, hooks: Hooks | None = None
+        self, run_id: str, agent: ResolvedAgent, request: RunRequest, *, host: Host, hooks: Hooks | None = None
     ) -> PreparedRun:
         check_budget(agent.host)
         run = await prepare_run(agent, self.store, host=host, folder=self._reader.folder(run_id), request=request)
@@ -350,14 +350,14 @@ class RunDriver:
             by=answer.by,
         )
 
-    async def _refuse_unbegun(self, row: RunRow) -> NoReturn:
-        await self._close_unbegun(row, "canceled" if row.ending else "failed")
+    async def _reject_unstarted(self, row: RunRow) -> NoReturn:
+        await self._close_unstarted(row, "canceled" if row.ending else "failed")
         raise RunUnknown(
             f"Run {row.run_id!r} was ended before it began, and what it was started with is not known",
             hint="Start it again with `agent run`",
         )
 
-    async def _close_unbegun(self, row: RunRow, status: TaskState) -> None:
+    async def _close_unstarted(self, row: RunRow, status: TaskState) -> None:
         """End a row without a journal, which only earlier versions left, so that no worker claims it again."""
         lease = await self.store.take_lease(row.run_id, owner=self.host.owner, seconds=LEASE_SECONDS)
         try:
@@ -365,7 +365,7 @@ class RunDriver:
         finally:
             await self.store.release_lease(lease)
 
-    async def drop_unbegun(self, run_id: str) -> None:
+    async def delete_unstarted(self, run_id: str) -> None:
         """Delete a row without a journal, as earlier versions made for a run before its start."""
         if await self.store.find_run(run_id) is not None and not await self.store.read_journal(run_id, limit=1):
             await self.store.delete_run(run_id)
@@ -384,7 +384,7 @@ class RunDriver:
             return state
         if state.started is None:
             if (row := await self.store.find_run(run_id)) is not None:
-                await self._close_unbegun(row, failure.status)
+                await self._close_unstarted(row, failure.status)
             return dataclasses.replace(state, phase="ERROR", status=failure.status, failure=failure)
         # Children first: after a crash in between, the run itself is still open and can be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
@@ -413,7 +413,7 @@ class RunDriver:
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=terms.lease_seconds)
             begun = replace(options, lease_terms=replace(terms, lease=lease))
             async with self.writing(lease.run_id, begun, known=(started,), stream=stream) as log:
-                tell_of_cuts(log, services)
+                report_truncated_layers(log, services)
                 await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:
                     await self._run_loop(log, services, options, answer=None)
@@ -434,17 +434,19 @@ class RunDriver:
         ):
             # Before the attempt is counted: a canceled run must not fail for too many attempts.
             await self._apply_requested_end(log)
-            is_told = await begin_attempt(log, options.lease_terms)
-            if log.state.phase not in FINAL and not is_left_alone(log.state, options.lease_terms):
+            has_resumed = await record_attempt(log, options.lease_terms)
+            if log.state.phase not in FINAL and not is_left_to_user(log.state, options.lease_terms):
                 run = replace(await prepare(), max_turns=log.state.limits.max_turns)
-                park = partial(self._park_for_code, log, answer)
-                code = await settle_code(log, run, answer, ask=options.ask_about_code, accepted=journal.code, park=park)
+                park = partial(self._pause_for_code, log, answer)
+                code = await check_changed_code(
+                    log, run, answer, ask=options.ask_about_code, accepted=journal.code, park=park
+                )
                 if code is None:
                     return await self._release(log, options)
                 async with self._open_services(run, options, stream) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
-                    is_answered = await self._take_answer(log, answer, services, is_told=is_told)
+                    is_answered = await self._take_answer(log, answer, services, has_resumed=has_resumed)
                     if is_answered or can_ask(log.state, options.ask) or _can_ask_question(log.state, options):
                         await log.update_index()
                         await self._run_loop(log, services, options, answer=answer, code=code)
@@ -487,7 +489,7 @@ class RunDriver:
                 show_output=None if stream is None else stream.take_output,
             )
 
-    async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
+    async def _pause_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
         """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""
         waiting = await get_waiting(self.store, log.state)
         if waiting.run_id != log.state.run_id and answer.is_any:
@@ -528,7 +530,7 @@ class RunDriver:
     async def _release(self, log: RunLog, options: DriveOptions) -> RunState:
         await self._settle(log)
         if options.stopper is not None and options.stopper.is_handing_back:
-            await keep_claimable(log, self.store, queue=options.lease_terms.queue)
+            await mark_claimable(log, self.store, queue=options.lease_terms.queue)
         return log.state
 
     async def _apply_requested_end(self, log: RunLog) -> None:
@@ -631,7 +633,7 @@ class RunDriver:
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
         """Ask the user about open approvals; False if the run stays paused."""
-        remembered = await ask_person(log.state, ask, self._reader.approvals, stopper=stopper)
+        remembered = await ask_for_approval(log.state, ask, self._reader.approvals, stopper=stopper)
         return remembered is not None and await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _ask_question(
@@ -655,10 +657,10 @@ class RunDriver:
         services: Services,
         *,
         remembered: frozenset[str] = frozenset(),
-        is_told: bool = False,
+        has_resumed: bool = False,
     ) -> bool:
         return await take_answer(
-            log, answer, services, approvals=self._reader.approvals, remembered=remembered, is_told=is_told
+            log, answer, services, approvals=self._reader.approvals, remembered=remembered, has_resumed=has_resumed
         )
 
     def _report_changes(self, log: RunLog, services: Services) -> None:

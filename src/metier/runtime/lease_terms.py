@@ -35,17 +35,17 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
     owner: str
 
 
-async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
+async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
     """Record a worker's attempt, or that there were enough of them; False if nothing was recorded.
 
     A run that waits or has ended is left as it is.
     """
     state, left_by = log.state, log.lease.left_by
-    if shift.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
+    if terms.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
         return False
-    if state.deaths + bool(left_by) >= shift.max_deaths:
+    if state.deaths + bool(left_by) >= terms.max_deaths:
         await log.record(RunPaused(pause="explicit", reason=_describe_deaths(log)), durable=True)
-    elif state.attempts >= shift.max_attempts:
+    elif state.attempts >= terms.max_attempts:
         message = f"{state.attempts} workers in a row took the run and got no further"
         await log.record(RunFailed(reason="too_many_attempts", message=message), durable=True)
     else:
@@ -55,9 +55,9 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
     return True
 
 
-def is_left_alone(state: RunState, shift: LeaseTerms) -> bool:
+def is_left_to_user(state: RunState, terms: LeaseTerms) -> bool:
     """Return True if the run waits for a user to resume it and a worker holds it."""
-    return shift.max_attempts is not None and state.pause is not None and state.pause.pause == "explicit"
+    return terms.max_attempts is not None and state.pause is not None and state.pause.pause == "explicit"
 
 
 def _describe_deaths(log: RunLog) -> str:
@@ -67,7 +67,7 @@ def _describe_deaths(log: RunLog) -> str:
     return f"{died} driving the run at this point. Workers leave it alone; continue it with `agent resume {owner}`"
 
 
-async def keep_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:
+async def mark_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:
     """Mark a run in the index as claimable: one released while it waits for a child has no pending request."""
     changes = {"status": "in_progress"} if log.state.status == "delegating" else {}
     if queue:

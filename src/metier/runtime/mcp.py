@@ -111,11 +111,11 @@ async def open_servers(
         connections: dict[str, ServerConnection] = {}
         for server in chosen:
             if server.name in known:
-                frame = _find_frame(host, server, lasting)
-                is_checked = frame is None and confinement.level != "none"
+                sandbox = _find_sandbox(host, server, lasting)
+                is_checked = sandbox is None and confinement.level != "none"
                 logs = run.folder / LOG_FOLDER
-                connect = partial(_connect, server, host, logs=logs, frame=frame, is_checked=is_checked)
-                connections[server.name] = await pool.get(server, connect, frame=frame)
+                connect = partial(_connect, server, host, logs=logs, sandbox=sandbox, is_checked=is_checked)
+                connections[server.name] = await pool.get(server, connect, sandbox=sandbox)
         tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
         tools = _with_search(host, run, tools)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
@@ -181,9 +181,9 @@ async def try_servers(
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        frame = _find_frame(host, server, confinement)
-        is_checked = not is_accepting and frame is None and confinement.level != "none"
-        connection = _connect(server, host, group, logs=None, frame=frame, is_checked=is_checked)
+        sandbox = _find_sandbox(host, server, confinement)
+        is_checked = not is_accepting and sandbox is None and confinement.level != "none"
+        connection = _connect(server, host, group, logs=None, sandbox=sandbox, is_checked=is_checked)
         try:
             trials[server.name] = Trial(await connection.list_tools(), code=codes[server.name])
         except ToolFailed as error:
@@ -210,11 +210,11 @@ async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]
         known = "is not accepted" if server is not None else "is not one of this workspace"
         raise UsageError(f"MCP server {name!r} {known}", hint=f"`agent mcp accept {name}`; `agent mcp list` shows all")
     confinement = await open_confinement(host)
-    frame = _find_frame(host, server, confinement)
+    sandbox = _find_sandbox(host, server, confinement)
     with unwrapped():
         async with anyio.create_task_group() as group:
-            is_checked = frame is None and confinement.level != "none"
-            connection = _connect(server, host, group, logs=None, frame=frame, is_checked=is_checked)
+            is_checked = sandbox is None and confinement.level != "none"
+            connection = _connect(server, host, group, logs=None, sandbox=sandbox, is_checked=is_checked)
             try:
                 yield connection
             finally:
@@ -230,7 +230,7 @@ def is_outside(host: Host, server: str) -> bool:
     return outside == "all" or (outside != "none" and server in outside)
 
 
-def _find_frame(host: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
+def _find_sandbox(host: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
     """Return the sandbox of the server, or None if it runs outside, independent of the run's own sandbox.
 
     One that may take code from anywhere in the workspace is confined like the programs that write there, unless the
@@ -308,7 +308,7 @@ def _connect(
     group: TaskGroup,
     *,
     logs: Path | None,
-    frame: Confinement | None,
+    sandbox: Confinement | None,
     is_checked: bool,
 ) -> ServerConnection:
     options = host.settings.mcp
@@ -322,7 +322,7 @@ def _connect(
         logs=logs,
         options=options,
         clean=clean,
-        confinement=frame,
+        confinement=sandbox,
         writable=list_writable(host),
     )
 

@@ -24,7 +24,7 @@ from metier.providers.retry import Candidate
 from metier.providers.stand_ins import AllowedProvider, DryRunProvider, UnavailableProvider
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import get_agent_model
-from metier.runtime.workspace.plugins import get_brought
+from metier.runtime.workspace.plugins import get_plugin_part
 from metier.runtime.workspace.prepared_run import PreparedRun
 
 RANKED = 8
@@ -117,7 +117,7 @@ def open_models(host: Host, facts: FactBook, skill_index: SkillIndex, *, run: Pr
     if options.provider == OFFLINE:
         return Models(_open_offline(host, skill_index, run))
     if options.provider.startswith(PLUGIN):
-        build = get_brought(
+        build = get_plugin_part(
             options.provider, [each.providers for each in host.plugins], kind="provider", failure=UsageError
         )
         return guard(Models(build(Connection(facts=facts))), options.allowed_models)

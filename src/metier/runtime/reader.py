@@ -10,7 +10,7 @@ from metier.engine.state.fold import fold
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import CHILD
-from metier.runtime.checks.present_policy import look_at_call, refuse_edited
+from metier.runtime.checks.present_policy import find_edit_denial, preview_call
 from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import Approvals
 from metier.runtime.records.run_folders import get_run_folder
@@ -26,8 +26,8 @@ class RunReader:
     def __init__(self, host: Host, store: Store) -> None:
         self.host = host
         self.store = store
-        refuse = partial(refuse_edited, host=host, store=store)
-        self.approvals = Approvals(store, host.clock, look=partial(look_at_call, host), refuse=refuse)
+        refuse = partial(find_edit_denial, host=host, store=store)
+        self.approvals = Approvals(store, host.clock, look=partial(preview_call, host), refuse=refuse)
 
     def folder(self, run_id: str) -> Path:
         return get_run_folder(self.host, run_id)

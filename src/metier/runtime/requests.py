@@ -13,7 +13,7 @@ from metier.engine.entries.run import RunWorktree
 from metier.engine.entries.task import ChildRequest
 from metier.errors import UsageError
 from metier.runtime.host import Host
-from metier.runtime.workspace.instructions import Said
+from metier.runtime.workspace.instructions import ExtraInput
 from metier.telemetry.otel.trace_context import VARIABLE
 from metier.tools.base import Media
 from metier.tools.schemas import SchemaCheck
@@ -40,7 +40,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     """The parent's worktree, which this run works in too unless it gets its own."""
     settings_digest: str = ""
     """Digest of the parent's settings; empty for those of the process that starts the run."""
-    said: Said | None = None
+    extra_input: ExtraInput | None = None
     """The conversation before it, and the task step that it carries out."""
     context_id: str = ""
     """Its conversation; empty for a run on its own."""
@@ -59,7 +59,7 @@ def build_ordered(order: ChildRequest) -> RunRequest:
     return RunRequest(task=order.task, agent=order.agent, model=order.model, order=order)
 
 
-def take_trace(request: RunRequest, host: Host) -> RunRequest:
+def join_trace(request: RunRequest, host: Host) -> RunRequest:
     """Return the request as part of the environment's trace, if there is one."""
     return replace(request, trace_parent=host.environ.get(VARIABLE, ""))
 

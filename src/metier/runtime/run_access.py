@@ -32,7 +32,7 @@ from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.record import build_record
 from metier.runtime.records.signatures import check_run_token
-from metier.runtime.requests import RunRequest, take_trace
+from metier.runtime.requests import RunRequest, join_trace
 from metier.runtime.run_outcome import RunOutcome, build_outcome, last_lines, work_as_json
 from metier.runtime.runs import Runtime
 from metier.runtime.status import get_status
@@ -192,7 +192,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         host = self.runtime.host
         # Report a wrong broker before there is a run that no worker would claim.
         find_broker(host.settings.worker, host.environ)
-        state = await submit(self.runtime, take_trace(request, host), queue=host.settings.worker.queue)
+        state = await submit(self.runtime, join_trace(request, host), queue=host.settings.worker.queue)
         await self._notify(state.run_id)
         return state.run_id
 

@@ -21,12 +21,12 @@ from metier.errors import UsageError
 from metier.providers.model_names import ModelName
 from metier.providers.options import OFFLINE
 from metier.runtime.child_runs import build_limits
-from metier.runtime.delegation.authority import keep_origin
+from metier.runtime.delegation.authority import pin_origin
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
 from metier.runtime.requests import RunRequest
-from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.instructions import Said
+from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
+from metier.runtime.workspace.instructions import ExtraInput
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
@@ -39,7 +39,7 @@ _GIT_FOLDER = re.compile(r"gitdir: ([^\n]{1,1000})\s*")
 MAX_GIT_FILE_BYTES = 2_000
 
 
-def describe_surroundings(workspace: Path, now: datetime) -> str:
+def describe_environment(workspace: Path, now: datetime) -> str:
     """Describe the machine in a few lines that stay the same for the whole run and its replay."""
     lines = [
         f"- Date at the start of the run: {now:%Y-%m-%d} ({now:%A}, UTC)",
@@ -101,7 +101,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
         attachments=await store_media(services.store, request.attachments),
         order=order or _order_result(request, agent),
         hooks=choose_hooks(run),
-        environment=describe_surroundings(agent.host.root, services.clock.now()),
+        environment=describe_environment(agent.host.root, services.clock.now()),
         started_at=services.clock.now().isoformat(),
         flags=agent.host.flags,
         call_rules=CALL_RULES,
@@ -117,7 +117,7 @@ def _get_model(run: PreparedRun, services: Services) -> ModelName:
     return ModelName(provider, OFFLINE if provider == OFFLINE else agent.model.name)
 
 
-def _check_takes_images(agent: AgentInForce, services: Services) -> None:
+def _check_takes_images(agent: ResolvedAgent, services: Services) -> None:
     name = services.provider.name
     if name == OFFLINE:
         raise UsageError("The offline provider cannot see pictures or documents", hint="Choose a model: --provider")
@@ -128,7 +128,7 @@ def _check_takes_images(agent: AgentInForce, services: Services) -> None:
         )
 
 
-def _order_result(request: RunRequest, agent: AgentInForce) -> ChildRequest | None:
+def _order_result(request: RunRequest, agent: ResolvedAgent) -> ChildRequest | None:
     """Return a request that carries the output schema, so that the result is checked like a task's."""
     if request.output_schema is None:
         return None
@@ -143,7 +143,7 @@ async def adopt_run(host: Host, store: Store, *, folder: Path, started: RunStart
     return await build_foreign_run(resolve_agent(host, started.agent), store, folder=folder, started=started)
 
 
-async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
+async def build_foreign_run(agent: ResolvedAgent, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """Build the adopted run with an agent of this host."""
     if started.worktree is not None:
         raise UsageError(
@@ -155,12 +155,12 @@ async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, 
     run = PreparedRun(
         folder=folder,
         agent=agent,
-        said=await find_said(started, store),
+        extra_input=await find_extra_input(started, store),
         is_dry=started.mode == "dry_run",
         host=agent.host,
         order=order,
         task=get_task(agent.host, task_id) if task_id else None,
-        inherited=await keep_origin(started, store),
+        inherited=await pin_origin(started, store),
         is_foreign=True,
     )
     _check_step(run)
@@ -208,12 +208,12 @@ def check_inherited(request: RunRequest, parent: RunStarted | None) -> RunReques
     return replace(request, settings_digest="", inherited_pins={})
 
 
-async def find_said(started: RunStarted, store: Store) -> Said | None:
+async def find_extra_input(started: RunStarted, store: Store) -> ExtraInput | None:
     """Return the run's extra input, if any."""
     instructions = await find_instructions(started.pins, store)
     if instructions is None:
         return None
-    return Said(
+    return ExtraInput(
         facts=instructions.facts,
         summary=instructions.summary,
         conversation=instructions.conversation,

@@ -29,10 +29,12 @@ async def open_host_store(host: Host) -> Store:
     if not options.backend.startswith(PLUGIN):
         return await open_store(options, runs=host.runs, environ=host.environ, clock=host.clock)
     # Plugins are loaded only where one of them brings the store.
-    from metier.runtime.workspace.plugins import get_brought, get_plugins
+    from metier.runtime.workspace.plugins import get_plugin_part, get_plugins
 
     registries = host.plugins or get_plugins(host).registries
-    opening = get_brought(options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable)
+    opening = get_plugin_part(
+        options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable
+    )
     return await opening(host.environ.get(options.database_url_env, ""))
 
 

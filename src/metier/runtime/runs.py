@@ -19,7 +19,7 @@ from metier.runtime.reader import RunReader
 from metier.runtime.requests import RunRequest, check_output_schema
 from metier.runtime.run_store import open_runs
 from metier.runtime.traces import open_live_exporter
-from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
+from metier.runtime.workspace.agents import BUILT_IN, ResolvedAgent, resolve_agent
 from metier.store.base import Store
 
 
@@ -40,7 +40,7 @@ class Runtime(RunReader):
         return await self.start_as(agent, request, options, queue=queue)
 
     async def start_as(
-        self, agent: AgentInForce, request: RunRequest, options: DriveOptions | None = None, *, queue: str = ""
+        self, agent: ResolvedAgent, request: RunRequest, options: DriveOptions | None = None, *, queue: str = ""
     ) -> RunState:
         """Start a run with an agent that was resolved before."""
         check_notify(self.host)
@@ -67,9 +67,9 @@ class Runtime(RunReader):
         """End a run whose driver did not end it in time; if a process drives it, that one or the next ends it."""
         return await self._driver.end(run_id, build_timeout(seconds))
 
-    async def drop_unbegun(self, run_id: str) -> None:
+    async def delete_unstarted(self, run_id: str) -> None:
         """Delete a row without a journal, as earlier versions made before a run started."""
-        await self._driver.drop_unbegun(run_id)
+        await self._driver.delete_unstarted(run_id)
 
     def writing(self, run_id: str) -> AbstractAsyncContextManager[RunLog]:
         """Hold the lease of a run and its log, without driving it."""

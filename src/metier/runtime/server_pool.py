@@ -1,4 +1,4 @@
-"""External servers that outlive a run: a session keeps those that its turns started until it ends."""
+"""External servers that outlive a run: a session keeps the servers that its turns started."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -12,38 +12,41 @@ from metier.tools.process.sandbox.confinement import Confinement
 type Connect = Callable[[TaskGroup], ServerConnection]
 
 
-class _Kept(NamedTuple):
+class _PooledServer(NamedTuple):
     definition: ServerDefinition
-    frame: Confinement | None
+    sandbox: Confinement | None
     connection: ServerConnection
 
 
 class ServerPool:
-    """Connections by server and sandbox. None of them is started before the first call."""
+    """Connections by server and sandbox. A server starts at the first call of one of its tools."""
 
     def __init__(self, group: TaskGroup) -> None:
-        """Take the task group that keeps started servers; its creator ends it."""
+        """Take the task group that runs the servers; its creator cancels it."""
         self._group = group
-        self._kept: list[_Kept] = []
+        self._servers: list[_PooledServer] = []
 
     async def keep_only(self, servers: Iterable[ServerDefinition]) -> None:
-        """End all others: their definition changed, or is no longer accepted."""
+        """Close the connections to other servers, whose definition changed or is no longer accepted."""
         wanted = {server.name: server for server in servers}
-        for pooled in list(self._kept):
+        for pooled in list(self._servers):
             if wanted.get(pooled.definition.name) != pooled.definition:
-                self._kept.remove(pooled)
+                self._servers.remove(pooled)
                 await pooled.connection.aclose()
 
-    async def get(self, server: ServerDefinition, connect: Connect, *, frame: Confinement | None) -> ServerConnection:
-        """Return the open connection or a new one, if there is none in this sandbox or it was given up.
+    async def get(self, server: ServerDefinition, connect: Connect, *, sandbox: Confinement | None) -> ServerConnection:
+        """Return the open connection in this sandbox, or a new one if there is none or it was given up.
 
-        One in another frame stays: the run that began it may be waiting for the one that asks now. No frame: outside.
+        Without a sandbox the server runs like the user's own programs.
         """
-        for pooled in [each for each in self._kept if (each.definition.name, each.frame) == (server.name, frame)]:
+        # A connection in another sandbox stays open: the run that opened it may be waiting for this run.
+        for pooled in list(self._servers):
+            if (pooled.definition.name, pooled.sandbox) != (server.name, sandbox):
+                continue
             if not pooled.connection.is_given_up:
                 return pooled.connection
-            self._kept.remove(pooled)
+            self._servers.remove(pooled)
             await pooled.connection.aclose()
         connection = connect(self._group)
-        self._kept.append(_Kept(server, frame, connection))
+        self._servers.append(_PooledServer(server, sandbox, connection))
         return connection

@@ -62,7 +62,7 @@ def find_installed(host: Host, name: str) -> RegistryEntry | None:
     return entry if entry is not None and entry.is_installed else None
 
 
-async def look_for_update(host: Host, name: str) -> SkillUpdate:
+async def check_for_update(host: Host, name: str) -> SkillUpdate:
     """Fetch the skill from its source and compare it. Raises `SkillNotFound`, `SkillError`."""
     diffs: dict[str, str] = {}
 
@@ -75,7 +75,7 @@ async def look_for_update(host: Host, name: str) -> SkillUpdate:
     return SkillUpdate(outcome=outcome, diffs=diffs)
 
 
-async def take_update(host: Host, name: str, *, tree: str, is_trusted: bool) -> Outcome:
+async def install_update(host: Host, name: str, *, tree: str, is_trusted: bool) -> Outcome:
     """Install the update whose hash is `tree`. Raises `SkillRejected` if the source has another one now."""
 
     def answer(proposal: Proposal) -> Answer:

@@ -29,7 +29,7 @@ from metier.engine.state.run_state import RunState
 from metier.errors import BrokerUnavailable, MetierError, StoreError, unwrapped
 from metier.runtime.queue.broker import Address, Broker, name_recovery
 from metier.runtime.queue.celery_broker import DRIVE, TIME_OUT, CeleryBroker, build_app, list_failures, send
-from metier.runtime.queue.detached import can_go_on
+from metier.runtime.queue.detached import is_handed_back
 from metier.runtime.queue.pool import Job, logger, sweep, work_on
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
@@ -190,7 +190,7 @@ def add_tasks(app: Any, job: Job, *, broker: Broker, pipe: ParentPipe) -> None: 
     """
     grace = job.host.settings.runtime.signal_grace_seconds + _GRACE_SECONDS
     soft = job.options.timeout_seconds + grace
-    timed = replace(job, let_through=(SoftTimeLimitExceeded,))
+    timed = replace(job, reraised=(SoftTimeLimitExceeded,))
 
     @app.task(name=DRIVE, base=_DriveTask, soft_time_limit=soft, time_limit=soft + grace)
     def drive(run_id: str) -> None:
@@ -225,7 +225,7 @@ async def drive_once(job: Job, run_id: str, *, broker: Broker, pipe: ParentPipe)
             group.start_soon(obey_parent)
             state = await work_on(job, runtime, run_id, stopper=stopper)
             group.cancel_scope.cancel()
-        if state is not None and can_go_on(state):
+        if state is not None and is_handed_back(state):
             queue = name_recovery(job.queue) if stopper.is_set else job.queue
             _wake(job, run_id, broker, queue=queue)
 

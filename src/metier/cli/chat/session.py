@@ -25,7 +25,7 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, unwrapped
 from metier.ids import get_user
-from metier.runtime.chat.chats import Chat, is_always, keep_always
+from metier.runtime.chat.chats import Chat, allow_always, is_always
 from metier.runtime.chat.commands import MARK
 from metier.runtime.chat.message_queue import MessageQueue
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
@@ -63,7 +63,7 @@ class AlwaysAsker(Struct, frozen=True):
             return Reply(decision="approved", by=self.prompter.by, reason="Always in this conversation", remember=True)
         reply = await self.prompter(question)
         if reply is not None and reply.remember:
-            await keep_always(self.chat, question)
+            await allow_always(self.chat, question)
         return reply
 
 

@@ -274,7 +274,7 @@ async def compact(context: ChatContext, _: str) -> None:
 
 async def clear(context: ChatContext, _: str) -> None:
     before = context.chat.context_id
-    context.chat.begin_anew()
+    context.chat.start_new()
     context.turns.forget()
     await context.turns.load_spent()
     warn_line(f"New conversation {context.chat.context_id}; return with `/resume {before}`")

@@ -17,7 +17,7 @@ from metier.errors import UsageError
 from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.build import list_tools
 from metier.runtime.host import Host
-from metier.runtime.requests import RunRequest, read_output_schema, take_trace
+from metier.runtime.requests import RunRequest, join_trace, read_output_schema
 from metier.runtime.workspace.agents import BUILT_IN, approves_changes, choose_built_in
 
 MAX_TASK_BYTES = 256_000
@@ -112,7 +112,7 @@ def run_request(host: Host, request: RunRequest, view: View, *, detaches: bool, 
     """Drive the run until it ends or waits, or leave it to workers, and return the exit code."""
     if detaches:
         return run_in_background(lambda runs: runs.submit(request, {}), view, detaches=True, host=host, config=config)
-    traced = take_trace(request, host)
+    traced = join_trace(request, host)
     return drive_run(host, lambda runtime, options: runtime.start(traced, options), view)
 
 

@@ -36,7 +36,7 @@ from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.documents import task_as_json
-from metier.runtime.requests import take_trace
+from metier.runtime.requests import join_trace
 from metier.runtime.run_access import TaskRequest
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
@@ -144,7 +144,7 @@ def _run(request: TaskRequest, view: View, *, detaches: bool, config: Path | Non
         return run_in_background(
             lambda runs: runs.submit_task(request), view, detaches=detaches, host=host, config=config
         )
-    run = take_trace(request.build(host), host)
+    run = join_trace(request.build(host), host)
     return drive_run(host, lambda runtime, options: runtime.start(run, options), view)
 
 

@@ -18,7 +18,7 @@ from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import load_task
 from metier.protocols.a2a.task_mapping import TASK, Caller
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.telemetry.excerpt import one_line
 from metier.version import __version__
@@ -65,11 +65,11 @@ def build_address(caller: Caller) -> str:
     return f"{caller.base_url}/a2a/{caller.agent}" if caller.agent else f"{caller.base_url}/a2a"
 
 
-def _resolve(host: Host, caller: Caller) -> AgentInForce:
+def _resolve(host: Host, caller: Caller) -> ResolvedAgent:
     return resolve_agent(host, caller.agent or host.settings.runtime.agent or "")
 
 
-def _describe(agent: AgentInForce) -> str:
+def _describe(agent: ResolvedAgent) -> str:
     said = agent.definition.description if agent.definition else ""
     return one_line(said, _DESCRIPTION_CHARACTERS) or "An agent of this workspace: it works on a task in words."
 
@@ -78,7 +78,7 @@ def _build_run() -> AgentSkill:
     return AgentSkill(id="run", name="run", description="Work on a task in words.", tags=["task"])
 
 
-def _list_skills(agent: AgentInForce) -> list[AgentSkill]:
+def _list_skills(agent: ResolvedAgent) -> list[AgentSkill]:
     """List the task definitions that the agent may run, then the skills that it may use."""
     listed = list_definitions(agent.host.workspace, "tasks", TASK_FILE)
     skills: list[AgentSkill] = []

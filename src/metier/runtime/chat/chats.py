@@ -29,15 +29,15 @@ from metier.runtime.chat.conversations import (
     OWN_FACTS,
     TOLD_FACTS,
     Conversation,
-    build_said,
-    build_told_facts,
+    build_extra_input,
+    build_stated_facts,
     build_turn_event,
     build_undone_event,
     get_measures,
     list_missing,
     load_turn,
     read_conversation,
-    sum_up_if_due,
+    summarize_if_due,
 )
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
@@ -48,7 +48,7 @@ from metier.runtime.records.index_rows import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, can_reopen, get_status
-from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, is_built_in, resolve_agent
+from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, ResolvedAgent, is_built_in, resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
 from metier.store.contexts import (
@@ -102,7 +102,7 @@ class Chat:
         self._may_name_built_in = may_name_built_in
         self._clean = build_host_cleaner(runtime.host).text
 
-    def resolve(self) -> AgentInForce:
+    def resolve(self) -> ResolvedAgent:
         """Resolve the agent from its current files. Raises `UsageError`, `ConfigError`."""
         return resolve_agent(self.runtime.host, self._get_id(self.agent_id), model=self.model)
 
@@ -151,7 +151,7 @@ class Chat:
         self.agent_id, self.model = agent_id, ""
         await self._commit(ContextChange(facts=self._build_choices()))
 
-    def begin_anew(self) -> None:
+    def start_new(self) -> None:
         """Let the next message start another conversation with the same agent and model; this one is kept."""
         self.context_id = self.runtime.host.ids.run_id(self.runtime.host.clock.now())
         self.is_new = True
@@ -175,7 +175,7 @@ class Chat:
         """Summarize all turns but the last one now; return their number."""
         await self.close_open_turn()
         before = await self._read()
-        after = await sum_up_if_due(
+        after = await summarize_if_due(
             self.runtime, before, agent=self.resolve(), watch=watch or DriveOptions(), is_wanted=True
         )
         return len(before.turns) - len(after.turns)
@@ -187,8 +187,10 @@ class Chat:
         watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=get_user()))
         await self.close_open_turn()
         conversation = await self._begin(await self._read(), f"{MARK}{command}")
-        said = build_said(conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host))
-        request = RunRequest(task=f"{MARK}{command}", said=said, context_id=self.context_id)
+        extra_input = build_extra_input(
+            conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host)
+        )
+        request = RunRequest(task=f"{MARK}{command}", extra_input=extra_input, context_id=self.context_id)
         return await self._keep(await self.runtime.start_as(typed, request, watch))
 
     async def keep_partial(self, run_id: str, text: str) -> None:
@@ -197,7 +199,7 @@ class Chat:
             value: JsonValue = {"text": self._clean(text)[:MAX_PARTIAL]}
             await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
 
-    async def keep_choices(self) -> None:
+    async def save_choices(self) -> None:
         """Write down who answers before the first message."""
         await self._commit(ContextChange(facts=self._build_choices()))
 
@@ -225,10 +227,12 @@ class Chat:
         conversation = await self._read()
         # A turn that is left to workers still needs the summary before it begins.
         summing = DriveOptions() if watch.lease_terms.queue else watch
-        conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=summing)
+        conversation = await summarize_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
-        said = build_said(conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host))
-        request = RunRequest(task=message, said=said, context_id=self.context_id, run_id=run_id)
+        extra_input = build_extra_input(
+            conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host)
+        )
+        request = RunRequest(task=message, extra_input=extra_input, context_id=self.context_id, run_id=run_id)
         request = brought.add_to(attached.add_to(request))
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.lease_terms.queue))
 
@@ -369,7 +373,7 @@ class Chat:
         change = ContextChange(
             state=following,
             expected_version=state.version,
-            facts=(*build_told_facts(told, turn=turn), *self._build_choices()),
+            facts=(*build_stated_facts(told, turn=turn), *self._build_choices()),
         )
         try:
             await self._commit(change)
@@ -473,7 +477,7 @@ async def is_always(chat: Chat, question: ApprovalQuestion) -> bool:
     return not question.leads_to_running_file and _build_key(question) in await list_always(chat)
 
 
-async def keep_always(chat: Chat, question: ApprovalQuestion) -> None:
+async def allow_always(chat: Chat, question: ApprovalQuestion) -> None:
     """Stop asking about calls like this one in this conversation; denied calls stay denied."""
     if len(await list_always(chat)) >= MAX_POCKET_FACTS_PER_BUCKET:
         return  # the oldest would be dropped; the person is asked once more instead

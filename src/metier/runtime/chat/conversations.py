@@ -39,8 +39,8 @@ from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce, resolve_agent, restore_agent
-from metier.runtime.workspace.instructions import Said
+from metier.runtime.workspace.agents import SUMMARIZER, ResolvedAgent, resolve_agent, restore_agent
+from metier.runtime.workspace.instructions import ExtraInput
 from metier.settings.sections import Settings
 from metier.store.base import RunRow, Store
 from metier.store.contexts import (
@@ -136,9 +136,9 @@ async def list_missing(store: Store, conversation: Conversation) -> list[RunRow]
     return list(takewhile(lambda row: row.run_id not in conversation.recorded, turns))[::-1]
 
 
-def build_said(conversation: Conversation, measures: Measures, *, shows_media: bool = False) -> Said:
+def build_extra_input(conversation: Conversation, measures: Measures, *, shows_media: bool = False) -> ExtraInput:
     """Build the run's extra input. `shows_media`: its model accepts pictures and documents."""
-    return Said(
+    return ExtraInput(
         facts=render_facts(conversation.facts, measures),
         summary=render_summary(conversation.state.summary, measures),
         conversation=build_messages(conversation.turns, measures, shows_media=shows_media),
@@ -194,7 +194,7 @@ def build_undone_event(run_id: str) -> NewEvent:
     return NewEvent(event_type=UNDONE, payload={"run_id": run_id}, message_id=f"undone:{run_id}")
 
 
-def build_told_facts(facts: Iterable[KnownFact], *, turn: int) -> tuple[NewFact, ...]:
+def build_stated_facts(facts: Iterable[KnownFact], *, turn: int) -> tuple[NewFact, ...]:
     """Build facts with their turn, so that they can be undone with it."""
     return tuple(NewFact(bucket=TOLD_FACTS, key=fact.key, value={"text": fact.text, "turn": turn}) for fact in facts)
 
@@ -261,8 +261,8 @@ class _Draft(Struct, frozen=True, kw_only=True):
 # The summary is a run, so that its request and its cost are on record and `allowed_models` applies. It cannot loop: a
 # turn is summarized once, the summary has a fixed size, and if the model fails or says too little, words of the
 # conversation are used at once.
-async def sum_up_if_due(
-    runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: DriveOptions, is_wanted: bool = False
+async def summarize_if_due(
+    runtime: Runtime, conversation: Conversation, *, agent: ResolvedAgent, watch: DriveOptions, is_wanted: bool = False
 ) -> Conversation:
     """Summarize the conversation if it is long; return the conversation for the next turn.
 
@@ -282,7 +282,7 @@ async def sum_up_if_due(
     told = [fact for fact in draft.facts if fact.key not in known]
     change = ContextChange(
         summary=NewSummary(text=text, upto=old[-1].number),
-        facts=build_told_facts([replace(fact, text=clean(fact.text)) for fact in told], turn=old[-1].turn),
+        facts=build_stated_facts([replace(fact, text=clean(fact.text)) for fact in told], turn=old[-1].turn),
         events=(
             NewEvent(
                 event_type=SUMMARIZED,
@@ -296,7 +296,7 @@ async def sum_up_if_due(
 
 
 async def _ask_model(
-    runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: AgentInForce, watch: DriveOptions
+    runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: ResolvedAgent, watch: DriveOptions
 ) -> _Draft | None:
     """Ask the model for a summary; None without a model or if it failed."""
     if agent.model.provider == OFFLINE and runtime.host.provider is None:
@@ -323,7 +323,7 @@ async def _ask_model(
     return draft
 
 
-def build_summarizer(runtime: Runtime, agent: AgentInForce) -> AgentInForce:
+def build_summarizer(runtime: Runtime, agent: ResolvedAgent) -> ResolvedAgent:
     """Build an agent without tools, with the models of the chat's agent. Raises `UsageError` for another one."""
     named = agent.host.settings.chat.summary_model
     host = resolve_agent(runtime.host, agent.id, model=named).host if named else agent.host

@@ -30,8 +30,8 @@ from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_all_tools, list_tools
 from metier.runtime.confinement import find_reading_level
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.policy import Speakers, build_policy, list_outside_scripts, open_reader, read_host
+from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
+from metier.runtime.workspace.policy import PolicySources, build_policy, list_outside_scripts, open_reader, read_host
 from metier.runtime.workspace.trust import get_withheld
 from metier.store.base import Store
 from metier.tools.access import FILE_NAME, AccessFile
@@ -56,7 +56,7 @@ def build_present_policy(
     chosen = profile or agent.profile
     offered = list_all_tools(agent.packages, _with_profile(agent.host, chosen), web=agent.web)
     policy_file = read_policy_file(host.workspace) if policy_file is None else policy_file
-    speakers = Speakers(
+    sources = PolicySources(
         host=policy_file,
         agent=agent.definition,
         known=Toolbox(offered).names(),
@@ -68,7 +68,7 @@ def build_present_policy(
     folder = root or host.workspace
     trial = find_reading_level(_with_profile(agent.host, chosen))
     default = ProfilePolicy(chosen, tools, reading=trial.level if trial is not None else "none")
-    return build_policy(agent.packages, tools, workspace=folder, profile=default, speakers=speakers, is_partial=True)
+    return build_policy(agent.packages, tools, workspace=folder, profile=default, sources=sources, is_partial=True)
 
 
 def _read_access(workspace: Path) -> Scope:
@@ -198,7 +198,7 @@ type EditedCall = tuple[str, dict[str, JsonValue]]
 """A tool and the arguments that a user edited."""
 
 
-async def refuse_edited(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
+async def find_edit_denial(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
     """Return why a call that a user edited would be denied in this run, or an empty string.
 
     By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
@@ -217,7 +217,7 @@ async def refuse_edited(run_id: str, call: EditedCall, *, host: Host, store: Sto
     return verdict.reason if verdict.decision == "deny" and verdict.code != "unknown_tool" else ""
 
 
-async def look_at_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> CallSnapshot:
+async def preview_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> CallSnapshot:
     """Preview a file tool's call; nothing is known of other calls without running them."""
     tools = Toolbox(list_tools((), host))
     preview = await tools.preview(tool, arguments, ToolContext(workspace=host.workspace))
@@ -237,7 +237,7 @@ class Named(Struct, frozen=True, kw_only=True):
 
 
 class AgentReport(Struct, frozen=True, kw_only=True):
-    agent: AgentInForce
+    agent: ResolvedAgent
     tools: tuple[Named, ...]
     skills: tuple[Named, ...]
     tasks: tuple[Named, ...]
@@ -258,7 +258,7 @@ async def report_agent(host: Host, agent_id: str, *, model: str = "") -> AgentRe
         await toolsets.aclose()
 
 
-def _build_report(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
+def _build_report(agent: ResolvedAgent, offered: tuple[Tool, ...]) -> AgentReport:
     box, chosen = Toolbox(offered), agent.choose_tools(offered)
     off = box.resolve(AccessFile(agent.host.workspace).read())
     lines = {name: agent.lines.get(name, {}) for name in ("tools", "skills", "tasks")}
@@ -302,7 +302,7 @@ def _shorten(path: str, workspace: str, *, kind: str) -> str:
     return f"{kind}: {path.removeprefix(f'{workspace}/')}"
 
 
-def _read_scopes(agent: AgentInForce, box: Toolbox) -> list[Scope]:
+def _read_scopes(agent: ResolvedAgent, box: Toolbox) -> list[Scope]:
     workspace = agent.host.workspace
     reader = open_reader(workspace, box)
     scopes = [read_host(reader, read_policy_file(workspace), workspace=workspace)]

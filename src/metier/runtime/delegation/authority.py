@@ -35,7 +35,7 @@ from metier.runtime.records.pins import (
     restore_package,
 )
 from metier.runtime.workspace.listed import list_definitions
-from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, PolicySources, build_policy
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage
@@ -44,47 +44,49 @@ from metier.tools.base import Tool
 from metier.tools.mcp.offered_tools import ID_PREFIX
 from metier.tools.toolbox import Toolbox
 
-ABOVE = "above:"
+PARENT_PREFIX = "above:"
 """Prefix of inherited pins: `above:0:…` has those of the parent, `above:1:…` those of its parent."""
 START = "start"
-ORIGIN = "origin:"
+ORIGIN_PREFIX = "origin:"
 """Pins of an imported run on its original machine: an upper bound, like those of a parent."""
-_KEPT = (POLICY, TRUST, TOOLS, OUTSIDE)
+_INHERITED_PINS = (POLICY, TRUST, TOOLS, OUTSIDE)
 
 
 # A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that no
 # change to files or to parent runs can widen its permissions.
 async def inherit_pins(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
     """Return the first pins of a child: its task and its bounds."""
-    pins = {f"{ABOVE}0:{START}": await store.put_blob(render_entry(started))}
+    pins = {f"{PARENT_PREFIX}0:{START}": await store.put_blob(render_entry(started))}
     for name, digest in started.pins.items():
-        if name.startswith(ABOVE):
-            number, _, rest = name.removeprefix(ABOVE).partition(":")
-            pins[f"{ABOVE}{int(number) + 1}:{rest}"] = digest
-        elif name.startswith(ORIGIN):
+        if name.startswith(PARENT_PREFIX):
+            number, _, rest = name.removeprefix(PARENT_PREFIX).partition(":")
+            pins[f"{PARENT_PREFIX}{int(number) + 1}:{rest}"] = digest
+        elif name.startswith(ORIGIN_PREFIX):
             pins[name] = digest
-        elif name in _KEPT or name.startswith((AGENT, TASK)) or _is_skill(name, order.under_skill):
-            pins[f"{ABOVE}0:{name}"] = digest
+        elif name in _INHERITED_PINS or name.startswith((AGENT, TASK)) or _is_skill(name, order.under_skill):
+            pins[f"{PARENT_PREFIX}0:{name}"] = digest
         if order.step_of and name.startswith(f"{TASK}{order.step_of}/"):
             pins[name] = digest
     return pins
 
 
-async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
+async def pin_origin(started: RunStarted, store: Store) -> dict[str, str]:
     """Return the pins of an adopted run: its earlier bounds and nothing else."""
-    pins = {name: digest for name, digest in started.pins.items() if name.startswith((ABOVE, ORIGIN))}
-    if f"{ORIGIN}{START}" in pins:
+    pins = {name: digest for name, digest in started.pins.items() if name.startswith((PARENT_PREFIX, ORIGIN_PREFIX))}
+    if f"{ORIGIN_PREFIX}{START}" in pins:
         return pins
     selected = {
-        name: digest for name, digest in started.pins.items() if name in _KEPT or name.startswith((AGENT, SKILL))
+        name: digest
+        for name, digest in started.pins.items()
+        if name in _INHERITED_PINS or name.startswith((AGENT, SKILL))
     }
-    origin = {f"{ORIGIN}{name}": digest for name, digest in selected.items()}
-    return {**pins, **origin, f"{ORIGIN}{START}": await store.put_blob(render_entry(started))}
+    origin = {f"{ORIGIN_PREFIX}{name}": digest for name, digest in selected.items()}
+    return {**pins, **origin, f"{ORIGIN_PREFIX}{START}": await store.put_blob(render_entry(started))}
 
 
 def get_inherited(pins: Mapping[str, str]) -> dict[str, str]:
     """Return the pins of a run that it did not choose itself."""
-    return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, ORIGIN, TASK))}
+    return {name: digest for name, digest in pins.items() if name.startswith((PARENT_PREFIX, ORIGIN_PREFIX, TASK))}
 
 
 async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbox) -> Policy:
@@ -93,7 +95,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
     parents: list[Parent] = []
     order = run.order
     reads_only = False
-    while order is not None and f"{ABOVE}{len(parents)}:{START}" in pins:
+    while order is not None and f"{PARENT_PREFIX}{len(parents)}:{START}" in pins:
         selected = _select(pins, len(parents))
         started = await _read_start(selected, store)
         # The rules of the runs above hold for the same paths in the folder that this run works in.
@@ -102,14 +104,16 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
         parents.append(Parent(run=_describe(started), policy=policy, skill=order.under_skill))
         reads_only = reads_only or order.reads_only
         order = started.order
-    if f"{ORIGIN}{START}" in pins:
+    if f"{ORIGIN_PREFIX}{START}" in pins:
         parents.append(await _bind_origin(pins, store, tools=tools))
     policy = ChainPolicy(own, parents) if parents else own
     return ReadingPolicy(policy) if reads_only else policy
 
 
 async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Parent:
-    selected = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
+    selected = {
+        name.removeprefix(ORIGIN_PREFIX): digest for name, digest in pins.items() if name.startswith(ORIGIN_PREFIX)
+    }
     started = await _read_start(selected, store)
     policy = await _rebuild(replace(started, order=None), selected, store, tools=tools)
     return Parent(run=f"{_describe(started)} where the run was started", policy=policy)
@@ -176,7 +180,7 @@ def _is_skill(pin: str, skill: str) -> bool:
 
 
 def _select(pins: Mapping[str, str], number: int) -> dict[str, str]:
-    prefix = f"{ABOVE}{number}:"
+    prefix = f"{PARENT_PREFIX}{number}:"
     return {name.removeprefix(prefix): digest for name, digest in pins.items() if name.startswith(prefix)}
 
 
@@ -220,7 +224,7 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
     trusted = await list_trusted(pins, store)
     packages = [await _read_skill(name, digest, store) for name, digest in pins.items() if name.startswith(SKILL)]
     definitions = await _read_definitions(started, pins, store)
-    speakers = Speakers(
+    sources = PolicySources(
         host=await get_policy(pins, store),
         agent=definitions.agent,
         task=definitions.task,
@@ -232,7 +236,7 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
     )
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
     default = ProfilePolicy(profile, tools, reading=started.reading_sandbox)
-    return build_policy(packages, tools, workspace=Path(started.root), profile=default, speakers=speakers)
+    return build_policy(packages, tools, workspace=Path(started.root), profile=default, sources=sources)
 
 
 async def _read_skill(name: str, digest: str, store: Store) -> SkillPackage:

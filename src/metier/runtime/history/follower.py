@@ -20,7 +20,7 @@ from metier.events.partial import Partial, PartialSink
 from metier.events.record import EventRecord, parse_record
 from metier.runtime.history.run_views import EventRecorder
 from metier.runtime.partials import PartialReader
-from metier.runtime.records.run_log import Teller
+from metier.runtime.records.run_log import JournalReplayer
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
 from metier.telemetry.jsonl import FILE_NAME
@@ -73,7 +73,7 @@ class Follower:
         """Number of events shown from either source."""
         self._computed = EventRecorder()
         """Events computed from the journal, until they are shown."""
-        self._teller = Teller(runtime.host, run_id, self._computed)
+        self._teller = JournalReplayer(runtime.host, run_id, self._computed)
         self._is_elsewhere = False
         """Whether the driver's log is on another machine."""
         self._next_look = 0.0

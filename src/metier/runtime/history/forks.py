@@ -25,9 +25,9 @@ from metier.runtime.host import Host
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import is_started_here, seal
-from metier.runtime.run_start import build_adoption, build_foreign_run, find_said
+from metier.runtime.run_start import build_adoption, build_foreign_run, find_extra_input
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step
 from metier.store.base import Store
@@ -87,12 +87,12 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     return Fork(state=await forking.resume(new_id, options=watch), changed=changed)
 
 
-async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
+async def _prepare(agent: ResolvedAgent, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     restored = await restore_run(agent.host, store, folder=folder, started=started)
     return replace(
         restored,
         agent=apply_step(agent, restored.steps) if restored.steps else agent,
-        said=await find_said(started, store),
+        extra_input=await find_extra_input(started, store),
         pins={},
         inherited=get_inherited(started.pins),
     )
@@ -117,7 +117,7 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
     )
 
 
-def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
+def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> ResolvedAgent:
     """Resolve the current agent and settings, with the parent's model unless another one is requested.
 
     A parent that was started elsewhere does not choose who is asked.

@@ -20,7 +20,7 @@ from metier.runtime.delegation.worktrees import remove_deleted
 from metier.runtime.history.replays import get_start
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import DELETING, get_folder, iterate_folders, read_deletions, remove_folder
-from metier.runtime.records.run_log import Teller, check_journal
+from metier.runtime.records.run_log import JournalReplayer, check_journal
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow, Store
 from metier.store.failures import StoreFull
@@ -188,7 +188,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
         old = _read_old(path)
         draft = path.parent / "rebuilt" / FILE_NAME
         shutil.rmtree(draft.parent, ignore_errors=True)
-        teller = Teller(runtime.host, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
+        teller = JournalReplayer(runtime.host, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
         count = teller.tell(entries)
         teller.close()
         draft.replace(path)

@@ -33,7 +33,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.run_start import build_start
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.instructions import describe_cuts, load_project
+from metier.runtime.workspace.instructions import describe_truncation, load_project
 
 LAYERS: tuple[LayerName, ...] = (
     *SYSTEM_LAYERS,
@@ -168,7 +168,7 @@ def _show(
         request_hash=Fingerprints().of(request).hash,
         trimmed=fitted.trimmed,
         segments=segments,
-        problems=describe_cuts(services.instructions),
+        problems=describe_truncation(services.instructions),
     )
 
 

@@ -43,9 +43,9 @@ from metier.runtime.records.pins import (
     rebuild_packages,
 )
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.agents import AgentInForce, get_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.agents import ResolvedAgent, get_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import load_project
-from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, list_outside_scripts
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, PolicySources, build_policy, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.trust import get_withheld
 from metier.skills.package import SkillPackage
@@ -116,7 +116,7 @@ def get_start(run_id: str, entries: Sequence[Entry]) -> RunStarted:
     return started
 
 
-def list_changed(started: RunStarted, agent: AgentInForce) -> tuple[str, ...]:
+def list_changed(started: RunStarted, agent: ResolvedAgent) -> tuple[str, ...]:
     """List the agent and skills whose files differ from the pinned bytes, are new, or are missing."""
     now = {
         f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.data).hexdigest()
@@ -173,13 +173,13 @@ async def build_replay_services(
     trusted = await list_trusted(started.pins, store)
     policy_file = read_policy_file(host.workspace) if with_current_files else await get_policy(started.pins, store)
     policy_file = policy_file if changes.policy is None else changes.policy
-    speakers = _speak(run, agent, policy_file, trusted=trusted, with_current_files=with_current_files)
+    sources = _get_policy_sources(run, agent, policy_file, trusted=trusted, with_current_files=with_current_files)
     current = list_outside_scripts(packages, host.workspace) if with_current_files else None
-    speakers = replace(speakers, outside=await get_outside(started.pins, store) if current is None else current)
+    sources = replace(sources, outside=await get_outside(started.pins, store) if current is None else current)
     # Paths are judged as they were where the run took place.
     root = Path(started.root)
     default = ProfilePolicy(settings.runtime.profile, tools, reading=started.reading_sandbox)
-    policy = build_policy(packages, tools, workspace=root, profile=default, speakers=speakers)
+    policy = build_policy(packages, tools, workspace=root, profile=default, sources=sources)
     partners = await get_partners(started.pins, store)
     instructions = pinned or compose_instructions(
         replace(run, agent=agent), tools, partners, project=load_project(host)
@@ -210,11 +210,11 @@ async def build_replay_services(
     )
 
 
-def _speak(
-    run: PreparedRun, agent: AgentInForce, host: bytes, *, trusted: frozenset[str], with_current_files: bool
-) -> Speakers:
+def _get_policy_sources(
+    run: PreparedRun, agent: ResolvedAgent, host: bytes, *, trusted: frozenset[str], with_current_files: bool
+) -> PolicySources:
     """Return the scopes whose rules apply in a replay."""
-    return Speakers(
+    return PolicySources(
         host=host,
         agent=agent.definition,
         task=run.task if run.steps else None,

@@ -20,7 +20,7 @@ from metier.extras import hint_extra
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.undo import read_changes
 from metier.runtime.host import Host
-from metier.runtime.records.run_log import Teller
+from metier.runtime.records.run_log import JournalReplayer
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.telemetry.jsonl import FILE_NAME, read_events
@@ -97,7 +97,7 @@ def _complete(
     if row is None or last >= len(entries):
         return logged
     recorder = EventRecorder()
-    Teller(host, row.run_id, recorder).tell(entries)
+    JournalReplayer(host, row.run_id, recorder).tell(entries)
     # Journal entries carry no times. The index knows when the run started and when it last changed; the time of this
     # look would make the run's duration grow with every look at a run that no process drives.
     latest = max((row.updated_at, *(record.timestamp for record in logged[-1:])))

@@ -24,7 +24,7 @@ from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.events.payload import Payload
 from metier.runtime.cleaning import build_host_cleaner
-from metier.runtime.delegation.authority import ABOVE, ORIGIN, START
+from metier.runtime.delegation.authority import ORIGIN_PREFIX, PARENT_PREFIX, START
 from metier.runtime.history.archive import Archive, list_digests
 from metier.runtime.history.replays import build_replay_services, get_start
 from metier.runtime.host import Host
@@ -131,7 +131,7 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
     state = archive.fold()
     row = build_row(archive.run_id, *archive.entries, now=runtime.host.clock.now())
     store = runtime.store
-    await runtime.drop_unbegun(archive.run_id)
+    await runtime.delete_unstarted(archive.run_id)
     entries = store_entries(map(unseal, archive.entries))
     lease = await store.begin_run(row, entries, owner=runtime.host.owner, seconds=60)
     try:
@@ -249,7 +249,7 @@ def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
 
 def _get_kind(pin: str) -> BlobKind:
     """Return the kind of the bytes behind a pin, also for pins of a parent."""
-    name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin.removeprefix(ORIGIN)
+    name = pin.split(":", 2)[2] if pin.startswith(PARENT_PREFIX) else pin.removeprefix(ORIGIN_PREFIX)
     if name == START:
         return "entry"
     return "text" if name.startswith((SKILL, AGENT, TASK)) or name == POLICY else "json"

@@ -110,11 +110,11 @@ async def take_answer(
     *,
     approvals: Approvals,
     remembered: frozenset[str] = frozenset(),
-    is_told: bool = False,
+    has_resumed: bool = False,
 ) -> bool:
     """Record new answers; False if the run still waits, or has ended.
 
-    `is_told` where the journal says already that this driver continues with the run.
+    `has_resumed` where the journal says already that this driver continues with the run.
     """
     state = log.state
     if state.phase in FINAL:
@@ -127,7 +127,7 @@ async def take_answer(
         return False
     reason = state.pause.reason if state.pause else _reason_to_go_on(log)
     disabled = tuple(sorted(services.read_access()))
-    if is_told and not entries and state.disabled == frozenset(disabled):
+    if has_resumed and not entries and state.disabled == frozenset(disabled):
         return True
     await log.record(RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
     return True
@@ -272,7 +272,7 @@ type CodeAsker = Callable[[ChangedCode], Awaitable[str | None]]
 
 # The run has the bytes of a `SKILL.md`, but only the tree hash of scripts, `impl.py` and other files. So it cannot
 # continue with the old ones, and does not use new ones without asking.
-async def settle_code(
+async def check_changed_code(
     log: RunLog,
     run: PreparedRun,
     answer: Answer,

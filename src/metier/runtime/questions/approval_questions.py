@@ -269,7 +269,7 @@ type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
 """Asks about a call, and shows the reply's other pending calls; None leaves them open."""
 
 
-async def ask_person(
+async def ask_for_approval(
     state: RunState, ask: Asker | None, approvals: Approvals, *, stopper: Stopper
 ) -> frozenset[str] | None:
     """Ask the user and return the approvals to remember the answer for; None if the run stays paused."""

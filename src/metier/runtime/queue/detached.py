@@ -59,7 +59,7 @@ async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> boo
     return False
 
 
-def describe_parked(run_id: str, failure: MetierError | str) -> str:
+def describe_paused(run_id: str, failure: MetierError | str) -> str:
     """Describe a paused run for a worker's report."""
     sentence = failure if isinstance(failure, str) else failure.sentence
     return f"run {run_id}: {sentence}. The run is paused. Fix the problem, then run `agent resume {run_id}`"
@@ -71,18 +71,18 @@ async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunSta
 
 
 async def wake(
-    runtime: Runtime, run_id: str, answer: Answer | None = None, *, queue: str = "", shift: LeaseTerms | None = None
+    runtime: Runtime, run_id: str, answer: Answer | None = None, *, queue: str = "", terms: LeaseTerms | None = None
 ) -> RunState:
     """Record an answer or a decision, so that a worker can continue. Raises `LeaseHeld` while a process drives the run.
 
     The answer is for the run that really waits: this one, or the lowest of those it delegated to. With a `queue`, also
-    a run that a user drove so far is left to its workers. `shift` is that of a worker if no user asked for it.
+    a run that a user drove so far is left to its workers. `terms` is that of a worker if no user asked for it.
     """
     waiting = await runtime.get_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
-        await runtime.resume(waiting.run_id, answer, leave_to_workers(shift=shift))
+        await runtime.resume(waiting.run_id, answer, leave_to_workers(terms=terms))
         answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
-    return await runtime.resume(run_id, answer, leave_to_workers(queue, shift=shift))
+    return await runtime.resume(run_id, answer, leave_to_workers(queue, terms=terms))
 
 
 async def drive_for_a_while(
@@ -92,18 +92,18 @@ async def drive_for_a_while(
 
     Raises `LeaseHeld` when another process drives it, `LeaseLost` when one took it over meanwhile.
     """
-    shift = LeaseTerms(
+    terms = LeaseTerms(
         lease=lease,
         lease_seconds=options.lease_seconds,
         max_attempts=options.max_attempts,
         max_deaths=options.max_deaths,
         is_pooled=True,
     )
-    timed = replace(watch, lease_terms=shift, timeout_seconds=options.timeout_seconds)
+    timed = replace(watch, lease_terms=terms, timeout_seconds=options.timeout_seconds)
     return await runtime.resume(run_id, options=timed)
 
 
-def can_go_on(state: RunState) -> bool:
+def is_handed_back(state: RunState) -> bool:
     """Return True if a worker handed the run back for another one."""
     return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
 
@@ -129,7 +129,7 @@ async def wake_decided(
     runtime: Runtime, queue: str, *, report: Callable[[str], None] = lambda _told: None
 ) -> list[str]:
     """Wake runs whose approvals were decided or expired without a message to a worker."""
-    rows = [*await _list_parked(runtime, queue, "paused"), *await _list_parked(runtime, queue, "delegating")]
+    rows = [*await _list_paused(runtime, queue, "paused"), *await _list_paused(runtime, queue, "delegating")]
     now = runtime.host.clock.now()
     woken: list[str] = []
     for row in rows:
@@ -142,7 +142,7 @@ async def wake_decided(
         except DAMAGE as failure:  # of one run; the others are looked at all the same
             with suppress(LeaseHeld):
                 if await park(runtime, row.run_id, failure):
-                    report(describe_parked(row.run_id, failure))
+                    report(describe_paused(row.run_id, failure))
     return woken
 
 
@@ -151,13 +151,13 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
     if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
         return False
     options = runtime.host.settings.worker
-    shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
+    terms = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
     with suppress(LeaseHeld):
-        return can_go_on(await wake(runtime, row.run_id, shift=shift))
+        return is_handed_back(await wake(runtime, row.run_id, terms=terms))
     return False
 
 
-async def _list_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
+async def _list_paused(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
     """List all paused runs in pages: long waits must not keep others from being checked."""
     parked: list[RunRow] = []
     last = 0
@@ -179,8 +179,8 @@ async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> 
     return bool(await runtime.approvals.list_decisions(waiting.run_id, asking))
 
 
-def leave_to_workers(queue: str = "", *, shift: LeaseTerms | None = None) -> DriveOptions:
+def leave_to_workers(queue: str = "", *, terms: LeaseTerms | None = None) -> DriveOptions:
     """Build options that only record, drive nothing, and hand the run back to this queue or its own."""
     stopper = Stopper()
     stopper.hand_back("a queue of workers")
-    return DriveOptions(stopper=stopper, lease_terms=replace(shift or LeaseTerms(), queue=queue))
+    return DriveOptions(stopper=stopper, lease_terms=replace(terms or LeaseTerms(), queue=queue))

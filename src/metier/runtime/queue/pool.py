@@ -26,7 +26,7 @@ from metier.runtime.queue.detached import (
     DAMAGE,
     NOT_OF_THE_RUN,
     Stranded,
-    describe_parked,
+    describe_paused,
     drive_for_a_while,
     get_stranded,
     park,
@@ -50,7 +50,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """Reports, in one line each, taken runs, their outcome, and errors."""
     fires: bool = True
     """Whether it fires schedules, which belong to the settings' queue, not to one that a flag names."""
-    let_through: tuple[type[Exception], ...] = ()
+    reraised: tuple[type[Exception], ...] = ()
     """Failures that are no fault of the run: they are raised to the worker's owner."""
     failures: Counter[str] = field(default_factory=Counter[str])
     """Number of consecutive failures of each run in this process."""
@@ -79,7 +79,7 @@ async def work_on(
     except MetierError as failure:
         await _give_up(job, runtime, run_id, failure=failure, lease=lease)
         return None
-    except job.let_through:
+    except job.reraised:
         raise
     except Exception as error:
         logger.exception("run %s", run_id)
@@ -108,7 +108,7 @@ async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierEr
         return
     if is_parked:
         job.failures.pop(run_id, None)
-        job.report(describe_parked(run_id, failure))
+        job.report(describe_paused(run_id, failure))
         return
     job.report(f"run {run_id}: {sentence}; it is tried again")
 

@@ -28,7 +28,7 @@ from metier.errors import SkillError, UsageError
 from metier.ids import measure_ms
 from metier.messages import MediaPart
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce, get_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.agents import ResolvedAgent, get_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import PROJECT
 from metier.runtime.workspace.policy import has_rules, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
@@ -43,7 +43,7 @@ from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo
 from metier.values import WHEN_USED
 
-MAX_KEPT = 200
+MAX_STORED_SKILLS = 200
 """Maximum size of a pinned catalog; of larger ones only hashes are pinned."""
 SETTINGS = "settings"
 INSTRUCTIONS = "instructions"
@@ -138,7 +138,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         pins[SKILL_IDS] = await store.put_blob(_IDS.dump_json(ids))
     for package in packages:
         data = package.definition.data
-        keep = len(packages) <= MAX_KEPT
+        keep = len(packages) <= MAX_STORED_SKILLS
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
     code = await run_sync(digest_code, packages) if packages else {}
     return {**run.inherited, **pins, **code}
@@ -152,7 +152,7 @@ async def pin_settings(settings: Settings, host: Settings, store: Store) -> dict
 
 def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return pin → hash of all files of a skill, with the pinned `SKILL.md`, which the run uses."""
-    is_kept = sum(name.startswith(SKILL) for name in pins) <= MAX_KEPT
+    is_kept = sum(name.startswith(SKILL) for name in pins) <= MAX_STORED_SKILLS
     return {
         f"{CODE}{package.definition.name}": _digest_code(package, pins.get(_id(package), "") if is_kept else "")
         for package in packages
@@ -172,7 +172,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
     changed: list[str] = []
     for package in packages:
         digest = pins.get(_id(package), "")
-        if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MAX_KEPT:
+        if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MAX_STORED_SKILLS:
             result.append(package)
             continue
         changed.append(_id(package))
@@ -208,14 +208,14 @@ async def use_pinned_settings(host: Host, pins: Mapping[str, str], store: Store)
     return replace(host, settings=host.settings.model_copy(update=sections))
 
 
-async def use_pinned_agent(host: Host, started: RunStarted, store: Store) -> AgentInForce:
+async def use_pinned_agent(host: Host, started: RunStarted, store: Store) -> ResolvedAgent:
     """Return the pinned agent, in a host with the run's settings."""
     name = f"{AGENT}{started.agent}"
     digest = started.pins.get(name, "") if started.agent else ""
     if not digest:
         began = host.clock.monotonic()
         skills = get_skills(host)
-        return AgentInForce(
+        return ResolvedAgent(
             id=started.agent,
             host=host,
             packages=skills.packages,
@@ -298,7 +298,7 @@ async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage
     except BlobUnknown as error:
         raise BlobUnknown(
             f"The bytes of {name!r} that the run used are nowhere to be found",
-            hint=f"Catalogs of more than {MAX_KEPT} skills are not kept; restore its SKILL.md as it was",
+            hint=f"Catalogs of more than {MAX_STORED_SKILLS} skills are not kept; restore its SKILL.md as it was",
         ) from error
     return restore_package(name, data)
 

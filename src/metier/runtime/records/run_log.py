@@ -208,7 +208,7 @@ def _is_at_rest(last: Entry) -> bool:
     return isinstance(last, RunFinished | RunFailed) or (isinstance(last, RunPaused) and last.pause != "delegation")
 
 
-class Teller:
+class JournalReplayer:
     """Folds a growing journal and emits its events. Informational events are in no journal."""
 
     def __init__(self, host: Host, run_id: str, sink: Sink) -> None:
@@ -240,7 +240,7 @@ class Teller:
         return EventWriter(self._sink, cleaner, scope=scope, clock=self._host.clock, ids=self._host.ids)
 
 
-def tell_of_cuts(log: RunLog, services: Services) -> None:
+def report_truncated_layers(log: RunLog, services: Services) -> None:
     """Emit events for files of the prompt that exceed their layer's limit."""
     for layer, source in services.instructions.sources.items():
         if source.left_out:

@@ -46,7 +46,7 @@ SUMMARIZER = "built-in:summary"
 """Agent of the runs that summarize a chat; they belong to its context but are not turns."""
 
 
-class AgentInForce(Struct, frozen=True, kw_only=True):
+class ResolvedAgent(Struct, frozen=True, kw_only=True):
     """The agent of a run, with everything that follows from its definition."""
 
     id: str = BUILT_IN
@@ -113,7 +113,7 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
             raise _refuse(self.id, problems)
 
 
-def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> AgentInForce:
+def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> ResolvedAgent:
     """Resolve the agent of this ID from the current files; empty means the built-in agent. `model` was requested.
 
     Raises `UsageError` for an agent that is not there and a model it may not use, `ConfigError` with every problem of
@@ -122,7 +122,7 @@ def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> AgentInForce
     if not agent_id:
         started = host.clock.monotonic()
         skills = leave_out_incomplete(get_skills(host))
-        return AgentInForce(
+        return ResolvedAgent(
             host=_apply(host, None, model=model),
             packages=skills.packages,
             tasks=_list_tasks(host),
@@ -171,7 +171,7 @@ def approves_changes(host: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
         return False
     if choose_profile(host.settings.runtime.profile, definition) != "permissive":
         return False
-    agent = AgentInForce(host=host, definition=definition)
+    agent = ResolvedAgent(host=host, definition=definition)
     return any(tool.info.effect != "read" for tool in agent.choose_tools(tools))
 
 
@@ -202,7 +202,7 @@ def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
     return Path(found.path), found.id
 
 
-def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
+def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> ResolvedAgent:
     """Build the agent of these bytes, with its names looked up in the workspace."""
     agent = restore_agent(host, agent_id, data, file=file)
     known_tasks = {fold_id(each): each for each in _list_tasks(host)}
@@ -219,7 +219,7 @@ def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: st
     return replace(agent, host=_apply(host, agent.definition, model=model))
 
 
-def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
+def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> ResolvedAgent:
     """Restore the agent of a started run with the run's settings, without missing skills."""
     reading = parse_agent(data, file=file, id=agent_id)
     if reading.agent is None:
@@ -232,7 +232,7 @@ def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> Agen
     skills = _choose_skills(host, definition.skills)
     load_ms = measure_ms(host.clock, started)
     tasks = {fold_id(each): each for each in _list_tasks(host)}
-    return AgentInForce(
+    return ResolvedAgent(
         id=agent_id,
         host=host,
         definition=definition,
@@ -290,7 +290,7 @@ def _describe_left_out(package: SkillPackage) -> Problem:
     )
 
 
-def _list_unknown_skills(agent: AgentInForce) -> list[Problem]:
+def _list_unknown_skills(agent: ResolvedAgent) -> list[Problem]:
     assert agent.definition is not None
     missing = [
         (name, line)

@@ -25,22 +25,22 @@ CLAUDE_FILES = (".claude/settings.json", ".claude/settings.local.json")
 MAX_BYTES = 256 * 1024
 
 
-class HooksInForce(Struct, frozen=True, kw_only=True):
+class ActiveHooks(Struct, frozen=True, kw_only=True):
     hooks: tuple[HookCommand, ...] = ()
     withheld: tuple[str, ...] = ()
     """Files whose hooks do not run, because the user has not trusted them."""
 
 
-def load_hooks(host: Host) -> HooksInForce:
+def load_hooks(host: Host) -> ActiveHooks:
     """Load the hooks of a new run. Raises `ConfigError` with every problem of their files."""
     found = _get_hooks(host)
     if not found.shared and not found.own:
-        return HooksInForce()
+        return ActiveHooks()
     is_counted = host.trust.counts("hooks", digest_hooks(found.shared))
     own = found.own if host.trust.is_trusted else tuple(hook for hook in found.own if not hook.files)
     left_out = [hook.source for hook in found.shared if not is_counted]
     left_out += [hook.source for hook in found.own if hook not in own]
-    return HooksInForce(hooks=(*own, *(found.shared if is_counted else ())), withheld=tuple(dict.fromkeys(left_out)))
+    return ActiveHooks(hooks=(*own, *(found.shared if is_counted else ())), withheld=tuple(dict.fromkeys(left_out)))
 
 
 def list_hook_lines(host: Host) -> list[str]:

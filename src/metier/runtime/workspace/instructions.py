@@ -27,7 +27,7 @@ from metier.messages import Message
 from metier.prompts.texts import load_text
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.agents import ResolvedAgent
 from metier.runtime.workspace.plugins import render_layers
 
 FOLDER = "context"
@@ -43,7 +43,7 @@ PROJECT = "project:"
 """Pin of a file of project instructions: its hash. The used text is among the run's instructions."""
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class ExtraInput(Struct, frozen=True, kw_only=True):
     """A run's extra input: the conversation before it, and the task step that it carries out."""
 
     facts: str = ""
@@ -58,8 +58,8 @@ class _Layer(Struct, frozen=True):
 
 
 def load_instructions(
-    agent: AgentInForce,
-    said: Said | None = None,
+    agent: ResolvedAgent,
+    extra_input: ExtraInput | None = None,
     *,
     subjects: Subjects,
     family: Family,
@@ -78,7 +78,7 @@ def load_instructions(
     if words := render_project(project):
         found["project"] = _build_project(words, project)
     texts = {name: layer.text for name, layer in found.items() if layer is not None}
-    given = said or Said()
+    given = extra_input or ExtraInput()
     return Instructions(
         operating=build_operating(subjects, family),
         control=build_control_specs(),
@@ -98,7 +98,7 @@ def load_instructions(
     )
 
 
-def describe_cuts(instructions: Instructions) -> tuple[Problem, ...]:
+def describe_truncation(instructions: Instructions) -> tuple[Problem, ...]:
     """Warn about every layer whose file exceeds its limit."""
     return tuple(
         Problem(

@@ -39,7 +39,7 @@ def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Hos
                 subscription.close()
 
 
-def get_brought[T](
+def get_plugin_part[T](
     name: str, offers: Iterable[Mapping[str, T]], *, kind: str, failure: type[UsageError | StoreUnavailable]
 ) -> T:
     """Return what a running plugin provides under `plugin/<name>`. Raises `failure` if there is none."""

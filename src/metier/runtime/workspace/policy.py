@@ -44,7 +44,7 @@ _NAMING_ARGUMENTS = ("skill_name", "script_name", "script", "agent", "task")
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
-class Speakers(Struct, frozen=True, kw_only=True):
+class PolicySources(Struct, frozen=True, kw_only=True):
     """The sources of rules in a run, other than its skills."""
 
     host: bytes
@@ -86,36 +86,36 @@ def build_policy(
     *,
     workspace: Path,
     profile: ProfilePolicy,
-    speakers: Speakers,
+    sources: PolicySources,
     is_partial: bool = False,
 ) -> RulePolicy:
     """Build the policy of host, agent and the skill in charge. Raises `ConfigError` for an unusable rule.
 
     `is_partial`: toolsets and servers, which say what they offer by running, have not been asked.
     """
-    reader = open_reader(workspace, tools, known=speakers.known)
-    host = read_host(reader, speakers.host, workspace=workspace)
+    reader = open_reader(workspace, tools, known=sources.known)
+    host = read_host(reader, sources.host, workspace=workspace)
     scopes: list[Scope] = []
-    if speakers.agent is not None:
-        scopes.append(reader.read_agent(speakers.agent))
-        reader.check(f"The rules of agent {speakers.agent.id!r}")
-    if speakers.task is not None:
-        scopes.append(reader.read_task(speakers.task))
-        if speakers.step is not None and speakers.step is not speakers.task.steps[0]:
-            scopes.append(reader.read_step(speakers.step))
-        reader.check(f"The rules of task {speakers.task.id!r}")
+    if sources.agent is not None:
+        scopes.append(reader.read_agent(sources.agent))
+        reader.check(f"The rules of agent {sources.agent.id!r}")
+    if sources.task is not None:
+        scopes.append(reader.read_task(sources.task))
+        if sources.step is not None and sources.step is not sources.task.steps[0]:
+            scopes.append(reader.read_step(sources.step))
+        reader.check(f"The rules of task {sources.task.id!r}")
     scopes = [
-        *([speakers.access] if speakers.access is not None and speakers.access.tools.rules else []),
-        replace(host, is_trusted=HOST_FILE not in speakers.withheld),
-        *(replace(scope, is_trusted=DEFINITIONS not in speakers.withheld) for scope in scopes),
+        *([sources.access] if sources.access is not None and sources.access.tools.rules else []),
+        replace(host, is_trusted=HOST_FILE not in sources.withheld),
+        *(replace(scope, is_trusted=DEFINITIONS not in sources.withheld) for scope in scopes),
     ]
     skills = [
         replace(
-            _name_fully(reader.read_skill(package.definition, is_trusted=speakers.trusted(package)), packages),
-            outside=speakers.outside.get(canonical_name(package.definition.name), ()),
+            _name_fully(reader.read_skill(package.definition, is_trusted=sources.trusted(package)), packages),
+            outside=sources.outside.get(canonical_name(package.definition.name), ()),
         )
         for package in packages
-        if has_rules(package) or canonical_name(package.definition.name) in speakers.outside
+        if has_rules(package) or canonical_name(package.definition.name) in sources.outside
     ]
     reader.check("The rules of a skill")
     return RulePolicy(profile, tools, root=str(workspace), scopes=scopes, skills=skills, is_partial=is_partial)
@@ -180,16 +180,16 @@ class NewDenials:
         return self._policy
 
 
-def list_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
+def list_denied(workspace: Path, sources: PolicySources) -> frozenset[str]:
     """List programs that the rules always deny. Problems of the rules are reported by `build_policy`."""
     reader = ScopeReader(root=str(workspace))
-    scopes = [reader.read_policy(speakers.host.decode("utf-8", "replace"), file="")]
-    if speakers.agent is not None:
-        scopes.append(reader.read_agent(speakers.agent))
-    if speakers.task is not None:
-        scopes.append(reader.read_task(speakers.task))
-        if speakers.step is not None:
-            scopes.append(reader.read_step(speakers.step))
+    scopes = [reader.read_policy(sources.host.decode("utf-8", "replace"), file="")]
+    if sources.agent is not None:
+        scopes.append(reader.read_agent(sources.agent))
+    if sources.task is not None:
+        scopes.append(reader.read_task(sources.task))
+        if sources.step is not None:
+            scopes.append(reader.read_step(sources.step))
     return list_denied_programs(scopes)
 
 

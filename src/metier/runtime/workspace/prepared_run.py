@@ -9,9 +9,9 @@ from metier.approval.profile import ReadingLevel
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine.entries.task import ChildRequest
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce
+from metier.runtime.workspace.agents import SUMMARIZER, ResolvedAgent
 from metier.runtime.workspace.hooks import load_hooks
-from metier.runtime.workspace.instructions import Said
+from metier.runtime.workspace.instructions import ExtraInput
 from metier.tools.hooks.definition import HookCommand
 
 type Hooks = tuple[HookCommand, ...]
@@ -22,8 +22,8 @@ RESULTS = "results"
 
 class PreparedRun(Struct, frozen=True, kw_only=True):
     folder: Path
-    agent: AgentInForce
-    said: Said | None = None
+    agent: ResolvedAgent
+    extra_input: ExtraInput | None = None
     """The extra input of a new run."""
     is_dry: bool = False
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -76,7 +76,7 @@ def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
     hooks = load_hooks(run.agent.host).hooks if run.hooks is None else run.hooks
     # A conversation is summarized by a run of its own: that it begins is the moment before the summary.
     is_summary = run.agent.id == SUMMARIZER
-    is_begun = run.said is not None and bool(run.said.conversation)
+    is_begun = run.extra_input is not None and bool(run.extra_input.conversation)
     return tuple(
         hook
         for hook in hooks

@@ -152,7 +152,7 @@ def open_skill_index(
     return replace(skill_index, similarities=similarities, redact=build_host_cleaner(host).text)
 
 
-class SkillStanding(Struct, frozen=True, kw_only=True):
+class ListedSkill(Struct, frozen=True, kw_only=True):
     package: SkillPackage
     is_active: bool
     is_trusted: bool
@@ -163,24 +163,24 @@ class SkillStanding(Struct, frozen=True, kw_only=True):
         return self.package.definition.name
 
 
-class SkillStandings(Struct, frozen=True, kw_only=True):
-    skills: tuple[SkillStanding, ...]
+class SkillList(Struct, frozen=True, kw_only=True):
+    skills: tuple[ListedSkill, ...]
     """Skills by name, the active ones first."""
     broken: tuple[BrokenSkill, ...]
 
 
 class SkillDetails(Struct, frozen=True, kw_only=True):
-    standing: SkillStanding
+    skill: ListedSkill
     digest: TreeDigest
     report: CapabilityReport
 
 
-def list_standings(host: Host) -> SkillStandings:
+def list_skills(host: Host) -> SkillList:
     """List every skill that could be active here. Executes nothing."""
     found = get_all_skills(host)
     active = {package.folder for package in activate(found, host.settings.skills.enabled).packages}
-    standings = [
-        SkillStanding(
+    listed = [
+        ListedSkill(
             package=package,
             is_active=package.folder in active,
             is_trusted=is_trusted(package),
@@ -188,19 +188,19 @@ def list_standings(host: Host) -> SkillStandings:
         )
         for package in found.packages
     ]
-    ordered = sorted(standings, key=lambda each: (not each.is_active, canonical_name(each.name)))
-    return SkillStandings(skills=tuple(ordered), broken=tuple(found.broken))
+    ordered = sorted(listed, key=lambda each: (not each.is_active, canonical_name(each.name)))
+    return SkillList(skills=tuple(ordered), broken=tuple(found.broken))
 
 
 def describe_skill(host: Host, name: str) -> SkillDetails:
     """Describe what the skill could do, from its files. Raises `SkillNotFound`."""
     wanted = canonical_name(name)
-    found = [each for each in list_standings(host).skills if canonical_name(each.name) == wanted]
+    found = [each for each in list_skills(host).skills if canonical_name(each.name) == wanted]
     if not found:
         raise SkillNotFound(f"No skill is called {name!r}", hint="The page of skills lists all of them")
     package = found[0].package
     digest = digest_tree(package.folder)
-    return SkillDetails(standing=found[0], digest=digest, report=build_report(package.definition, digest))
+    return SkillDetails(skill=found[0], digest=digest, report=build_report(package.definition, digest))
 
 
 async def probe_skills(host: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:

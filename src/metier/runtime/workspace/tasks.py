@@ -19,7 +19,7 @@ from metier.definitions.text.front_matter import Document, parse_document
 from metier.engine.delegation import InputSpec, fill_inputs, read_inputs, read_output_schema
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce, choose_profile, read_definition_file
+from metier.runtime.workspace.agents import ResolvedAgent, choose_profile, read_definition_file
 from metier.runtime.workspace.listed import check_duplicate, list_definitions
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import activate_named, get_all_skills
@@ -97,7 +97,7 @@ def list_changed_task(run: PreparedRun) -> tuple[str, ...]:
     return tuple(name for name, file in names if name in run.pins and _digest(file, workspace) != run.pins[name])
 
 
-def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
+def apply_step(agent: ResolvedAgent, steps: Sequence[TaskStep]) -> ResolvedAgent:
     """Return the agent with the skills and tasks of `TASK.md` and the step; Markdown implies at least `guarded`."""
     for step in steps:
         tasks = resolve_list(step.tasks, agent.tasks)
@@ -109,7 +109,7 @@ def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
     return replace(agent, host=replace(agent.host, settings=settings))
 
 
-def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:
+def choose_tools(agent: ResolvedAgent, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:
     """Return the agent's tools as narrowed by `TASK.md` and the step."""
     chosen = agent.choose_tools(offered)
     for step in steps:
@@ -119,7 +119,7 @@ def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[T
     return chosen
 
 
-def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[SkillPackage, ...]:
+def _choose_packages(agent: ResolvedAgent, own: Sequence[str] | None) -> tuple[SkillPackage, ...]:
     """Choose the packages; one that a step names need not be enabled, but it must be trusted."""
     if own is None:
         return agent.packages

@@ -21,7 +21,7 @@ from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes,
 
 
 def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
-    """Return the workspace files whose rules may not allow anything; see `Speakers.withheld`."""
+    """Return the workspace files whose rules may not allow anything; see `PolicySources.withheld`."""
     voices = {
         HOST_FILE: not host.trust.counts("policy", digest_bytes(policy)),
         DEFINITIONS: not host.trust.is_trusted,
@@ -29,7 +29,7 @@ def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
     return frozenset(voice for voice, is_withheld in voices.items() if is_withheld)
 
 
-def list_decided(host: Host, settings: Sequence[str]) -> list[str]:
+def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
     """List what trusting the folder permits, in words: settings by key, rules that allow, code."""
     found = [f"agent.yaml: {key}" for key in settings]
     reader = ScopeReader(root=str(host.workspace))

@@ -51,7 +51,7 @@ async def create_conversation(request: Request, state: State, wanted: NewConvers
         asked = ChatRequest(context_id=name, agent=wanted.agent, model=wanted.model)
         chat = await open_chat(use_limits(state, wanted), asked)
         if wanted.agent or wanted.model:
-            await chat.keep_choices()
+            await chat.save_choices()
         return {"context_id": chat.context_id, "agent": chat.agent_id, "model": chat.answered_by, "is_new": chat.is_new}
 
     return answer(state, await run_once(request, key, create), status=201)

@@ -24,8 +24,8 @@ from metier.runtime.diagnosis import Finding, examine, examine_mcp
 from metier.runtime.history.comparison import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
-from metier.runtime.skill_updates import find_installed, look_for_update, take_update
-from metier.runtime.workspace.skill_catalog import describe_skill, list_standings, probe_skills
+from metier.runtime.skill_updates import check_for_update, find_installed, install_update
+from metier.runtime.workspace.skill_catalog import describe_skill, list_skills, probe_skills
 from metier.server.api.health import read_queue
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import HttpProblem, describe_problem
@@ -42,7 +42,7 @@ async def show_skills(page: Here, probe: str = "") -> Response:
     """List the skills and, for a request, the candidates that a run would consider."""
     host = page.state.host
     asked = probe.strip()[:_MAX_REQUEST_LENGTH]
-    found = await run_sync(list_standings, host)
+    found = await run_sync(list_skills, host)
     candidates = await probe_skills(host, asked) if asked else ()
     return await page.render(
         "skills.html", "skills", found=found, asked=asked, candidates=candidates, least=DEFAULT_MIN_SCORE
@@ -63,10 +63,10 @@ async def update_skill(page: Here, name: str) -> Response:
     form = await page.read_form()
     match form.get("do", ""):
         case "look":
-            update = await look_for_update(page.state.host, name)
+            update = await check_for_update(page.state.host, name)
             return await page.render("skill_update.html", "skills", name=name, update=update)
         case "trust" | "keep" as word:
-            await take_update(page.state.host, name, tree=form.get("tree", ""), is_trusted=word == "trust")
+            await install_update(page.state.host, name, tree=form.get("tree", ""), is_trusted=word == "trust")
             return page.go(f"/skills/{quote(name)}?done=updated")
         case word:
             raise UsageError(f"Unknown action {word[:40]!r} for a skill", hint="Use one of the buttons")
