@@ -89,7 +89,7 @@ class RunResult[T]:
     """US dollars; None if the model's price is unknown."""
     turns: int = 0
     reason: str = ""
-    """Why it failed, or the kind of its pause, in one word."""
+    """Code of the failure, or kind of the pause."""
     message: str = ""
     """The same in one sentence."""
     approvals: tuple[Approval, ...] = ()

@@ -1,8 +1,8 @@
 """Files of a task: attached by the user, or mentioned as `@path`.
 
-Text goes into the input of the run, fenced with its path; pictures and PDF documents are shown to the model. What a
-task mentions is looked for inside the workspace only, and judged as the model's own `Read` of it would be: the words of
-a task may come from elsewhere. A path that the user gives as an option may lead anywhere.
+Text is added to the input of the run, fenced with its path; pictures and PDF documents are shown to the model. A
+mentioned file must be in the workspace, and the rules must allow the model to read it, because the text of a task may
+come from elsewhere. A path that the user gives as an option may be anywhere.
 """
 
 import os
@@ -41,9 +41,7 @@ _PICTURE = re.compile(
     rf"""(?<!\S)(?:"([~./][^"\n]*{_KINDS})"|'([~./][^'\n]*{_KINDS})'|((?:~|\.{{0,2}}/)(?:\\.|[^\s"'\\])*{_KINDS}))(?!\S)""",
     re.IGNORECASE,
 )
-"""A path as a terminal pastes it when a picture is dropped on it: absolute or with `~`, with escaped blanks or
-quotes.
-"""
+"""A path as a terminal pastes it when the user drops a picture: absolute or with `~`, quoted or with escaped spaces."""
 _CLOSING = ".,;:!?)]}"
 
 
@@ -53,7 +51,7 @@ class Attached(Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()
     media: tuple[Media, ...] = ()
     missing: tuple[str, ...] = ()
-    """Mentions that look like a path but match no file; they stay text."""
+    """Mentions that look like a path but match no file."""
 
     def add_to(self, request: RunRequest) -> RunRequest:
         context = "\n\n".join(piece for piece in (request.extra_context, *self.texts) if piece)
@@ -67,44 +65,44 @@ class TaskWords(Struct, frozen=True, kw_only=True):
     agent: str
     """ID of the agent, whose rules apply."""
     is_typed: bool = True
-    """Whether a user typed it at this machine: then a picture's path may be anywhere, and reading needs no approval."""
+    """Whether a user typed it at this machine. Then pasted pictures may be anywhere, and reading needs no approval."""
 
 
 def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> Attached:
     """Read the named and mentioned files. Raises `UsageError` for an unusable file.
 
-    Reads files and unpacks pictures: call it in a thread where an event loop runs.
+    It blocks to read files and decode pictures, so call it in a thread if an event loop is running.
     """
     texts: list[str] = []
     media = [_prepare(_read(path), str(path)) for path in images]
     missing: list[str] = []
     for path in files:
-        _sort(_read(path), str(path), texts=texts, media=media)
+        _add_file(_read(path), str(path), texts=texts, media=media)
     reader = _MentionReader(host, words)
     for name in list_mentions(words.text):
         data = reader.read(name)
         if data is None:
             missing += [name] if "/" in name or "." in name[1:] else []
         else:
-            _sort(data, name, texts=texts, media=media)
+            _add_file(data, name, texts=texts, media=media)
     found = [(path, _read(path)) for path in list_pasted(words.text)] if words.is_typed else []
     media += [_prepare(data, path.name) for path, data in found if get_media_type(data)]
     return _build(texts, media, missing=missing)
 
 
 class GivenFile(Struct, frozen=True):
-    """A file that came with a message, as bytes instead of a path."""
+    """A file that was sent with a message, as bytes."""
 
     name: str
     data: bytes
 
 
 def attach_given(given: Sequence[GivenFile]) -> Attached:
-    """Attach files from a message. Raises `UsageError` for an unusable one. Unpacks pictures, like `attach_files`."""
+    """Attach files that were sent with a message. Raises `UsageError` for an unusable one. Decoding pictures blocks."""
     texts: list[str] = []
     media: list[Media] = []
     for each in given:
-        _sort(_check_length(each.data, each.name), each.name, texts=texts, media=media)
+        _add_file(_check_length(each.data, each.name), each.name, texts=texts, media=media)
     return _build(texts, media)
 
 
@@ -115,14 +113,14 @@ def _build(texts: Sequence[str], media: Sequence[Media], *, missing: Sequence[st
 
 
 def list_mentions(text: str) -> list[str]:
-    """List the paths after `@`, each once, without a sentence's punctuation."""
+    """List the paths after `@`, each once, without the punctuation of the sentence."""
     written = [match[1] for match in _MENTION.finditer(text)]
     found = [each.strip('"') if each.startswith('"') else each.rstrip(_CLOSING) for each in written]
     return list(dict.fromkeys(name for name in found if name))
 
 
 def list_pasted(text: str) -> list[Path]:
-    """List existing pictures whose paths a terminal pasted."""
+    """List existing pictures whose pasted paths are in the text."""
     return list(dict.fromkeys(_list_pasted(text)))
 
 
@@ -144,7 +142,7 @@ def _read(path: Path) -> bytes:
 
 
 class _MentionReader:
-    """Opens the workspace files that a task mentions, as far as the agent may read them."""
+    """Reads the workspace files that a task mentions, if the agent may read them."""
 
     def __init__(self, host: Host, words: TaskWords) -> None:
         self._host = host
@@ -152,9 +150,7 @@ class _MentionReader:
         self._policy: RulePolicy | None = None
 
     def read(self, name: str) -> bytes | None:
-        """Return the file's bytes, or None if there is no such file. Raises `UsageError` if the model may not read
-        it.
-        """
+        """Return the bytes; None if the file doesn't exist. Raises `UsageError` if the model may not read it."""
         workspace = self._host.workspace
         file = workspace / name
         real = os.path.relpath(file.resolve(), workspace.resolve())
@@ -187,8 +183,8 @@ def _check_length(data: bytes, name: str) -> bytes:
     return data
 
 
-def _sort(data: bytes, name: str, *, texts: list[str], media: list[Media]) -> None:
-    """Sort a file in: text by its characters, anything else by its first bytes."""
+def _add_file(data: bytes, name: str, *, texts: list[str], media: list[Media]) -> None:
+    """Add a file to the texts if it decodes as text, otherwise to the media, whose type its first bytes tell."""
     found = decode(data)
     if found is not None and not get_media_type(data):
         texts.append(_fence(found.text, name))

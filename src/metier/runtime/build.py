@@ -1,4 +1,4 @@
-"""Assembly of a run's services: skills, tools, provider, policy, instructions. Decides nothing itself."""
+"""Assembly of the services of a run: skills, tools, provider, policy and instructions."""
 
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -139,9 +139,9 @@ async def build_services(
 
 
 async def _enclose(run: PreparedRun) -> tuple[Confinement, Confinement | None, PreparedRun]:
-    """Open the sandbox and the read-only sandbox, and return them with the run that knows the level of the second.
+    """Open the sandbox and the read-only sandbox, and return the run with the level of the latter.
 
-    A run that has started keeps the policy of its start, whatever sandbox this machine has.
+    A run that has started keeps its recorded level, because its policy depends on it.
     """
     confinement = await _confine(run.agent.host, run)
     reading = None if run.is_dry else await open_reading(run.agent.host, confinement)
@@ -173,7 +173,7 @@ def _list_callable(
     is_called = run.order is not None and run.order.call is not None
     if not is_called and not any(is_capability(package.definition) for package in packages):
         return ()
-    # What calls skills is a fifth of the modules of a run, and most runs have no such skill.
+    # Imported here: it is a fifth of the modules of a run, and most runs have no callable skill.
     from metier.runtime.delegation.skill_calls import find_advisor, list_callable
 
     host = run.agent.host
@@ -182,24 +182,24 @@ def _list_callable(
 
 
 def list_changed_files(run: PreparedRun, deny: Deny) -> tuple[str, ...]:
-    """List the pins of agent, task and project instructions whose files changed since the run started."""
+    """List the pins of agent, task and project files that changed since the run started."""
     return (*run.agent.changed, *list_changed_task(run), *list_changed_project(run.agent.host, run.pins, deny=deny))
 
 
-class _Told(NamedTuple):
+class _Guidance(NamedTuple):
     instructions: Instructions
     partners: Partners
     notices: tuple[ProjectInstructionsLoaded, ...] = ()
 
 
-async def _get_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, deny: Deny) -> _Told:
-    """Return the pinned instructions, or for a new run those of the current files, with their sources."""
+async def _get_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, deny: Deny) -> _Guidance:
+    """Return the pinned instructions, or those of the current files for a new run."""
     partners = await choose_partners(run, store)
     if (pinned := await find_instructions(run.pins, store)) is not None:
-        return _Told(pinned, partners)
+        return _Guidance(pinned, partners)
     project = () if run.is_planned else load_project(run.agent.host, deny=deny)
     instructions = compose_instructions(run, tools, partners, project=project)
-    return _Told(instructions, partners, (describe_files(project),) if project else ())
+    return _Guidance(instructions, partners, (describe_files(project),) if project else ())
 
 
 def _open_snapshots(host: Host, run: PreparedRun) -> WorkspaceSnapshots | None:
@@ -213,7 +213,7 @@ def _open_hooks(host: Host, run: PreparedRun, confinement: Confinement) -> HookR
 
 
 def open_snapshots(host: Host, folder: Path) -> WorkspaceSnapshots:
-    """Open the snapshots, which live in the run's folder and are deleted with it."""
+    """Open the file snapshots, which are stored in the run's folder."""
     return WorkspaceSnapshots(host.root, folder / "snapshots", excluded=_inside(host.runs, host.workspace))
 
 
@@ -225,10 +225,7 @@ def _open_access(host: Host) -> AccessFile:
 
 
 def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) -> frozenset[str]:
-    """Return the known names. Raises `ConfigError` for a tool that doesn't exist.
-
-    A run keeps the agent that it began with.
-    """
+    """Return the known names. Raises `ConfigError` for an unknown tool in the access file or in a new run's agent."""
     names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *CONTROL_NAMES}
     access.check_names(names)
     if not run.pins:
@@ -239,7 +236,7 @@ def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) ->
 def compose_instructions(
     run: PreparedRun, tools: Toolbox, partners: Partners, *, project: Sequence[ProjectFile]
 ) -> Instructions:
-    """Compose the instructions of a new run, independent of its task."""
+    """Compose the instructions of a new run. They don't depend on its task."""
     agent = run.agent
     provider = agent.host.provider.name if agent.host.provider is not None else agent.host.settings.model.provider
     subjects = Subjects(
@@ -301,7 +298,7 @@ def _list_own(
 
 
 def _list_masked(run: PreparedRun, policy_file: bytes) -> tuple[Path, ...]:
-    """List the files of programs that the rules deny, so that a sandbox can block them."""
+    """List the executables of programs that the rules always deny. The sandbox hides them."""
     host = run.agent.host
     denied = list_denied(host.root, _get_policy_sources(run, policy_file))
     return list_masked(denied, host.environ.get("PATH", "")) if denied else ()
@@ -341,7 +338,7 @@ async def _open_toolsets(
 async def _load_toolsets(
     packages: Sequence[SkillPackage], host: Host, *, run: PreparedRun, confinement: Confinement
 ) -> ToolsetReading:
-    """Load toolsets. Raises `MetierError` if one changed protected files while it was loaded."""
+    """Load the toolsets. Raises `MetierError` if one changed protected files while it was loaded."""
     if run.is_plan_only or not any(package.definition.toolsets for package in packages):
         return ToolsetReading()
     protected = build_protected_state(confinement)
@@ -364,11 +361,11 @@ def list_tools(
     web: WebAccess | None = None,
     masked: tuple[Path, ...] = (),
 ) -> tuple[Tool, ...]:
-    """List the tools that are known without running a skill's code. A host's tool replaces a built-in one of its name.
+    """List the tools that are known without running a skill's code. Tools of the host replace built-in ones.
 
-    `confinement` encloses what they start, `reading` the commands that run without a question. Without these, the
-    tools are good for looking at. Commands cannot run what is `masked`; scripts of skills can, which the rules for
-    commands do not speak of.
+    `confinement` is the sandbox of the programs they start, `reading` that of commands that run without approval.
+    Without these, the tools are for display only. Commands can't run the `masked` programs. Scripts of skills can,
+    because rules for commands don't apply to them.
     """
     enclosed = confinement or limit_only(host.settings.sandbox)
     replaced = {tool.info.name for tool in host.tools}
@@ -379,24 +376,21 @@ def list_tools(
 
 
 def list_all_tools(packages: Sequence[SkillPackage], host: Host, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
-    """List all tools, including those of external servers that are known without starting one. For display, not for
-    calls.
-    """
+    """List all tools for display, including those of accepted external servers."""
     return (*list_tools(packages, host, web=web), *list_known_tools(host))
 
 
 def _builtin_tools(
     host: Host, confinement: Confinement, reading: Confinement | None, *, web: WebAccess | None
 ) -> tuple[Tool, ...]:
-    """Return the built-in tools. The workspace is open; files that control the agent are read-only, except in
-    `permissive`.
+    """Return the built-in tools. Files that control the agent are read-only in all profiles but `permissive`.
 
-    The runs are closed in every profile: no agent writes its own record.
+    The runs are inaccessible in every profile, so that no agent can change its own record.
     """
     settings = host.settings
     runs = _inside(host.runs, host.workspace)
     skills = _inside(host.workspace / settings.skills.dir, host.workspace)
-    # The environment that Metier is installed in: a file there runs with the next `agent` command.
+    # A file in the environment that Metier is installed in would run with the next `agent` command.
     installed = _inside(Path(sys.prefix), host.workspace)
     protect = settings.runtime.profile != "permissive"
     scope = Scope((host.root,), protect=protect, own_folders=(*runs, *skills, *installed), records=runs)
@@ -431,7 +425,7 @@ def _script_tools(packages: Sequence[SkillPackage], host: Host, confinement: Con
 
 
 def _open_feature_cache(host: Host) -> FeatureSupport:
-    """Open the cache of unsupported features by provider and address; a host's own provider is not cached."""
+    """Open the cache of features that the provider at this address doesn't support."""
     if host.provider is not None:
         return FeatureMemory()
     choice = choose_provider(host.settings.model)
@@ -439,13 +433,13 @@ def _open_feature_cache(host: Host) -> FeatureSupport:
 
 
 def get_model_options(host: Host, provider: Provider) -> ModelOptions:
-    """Return the model options; the offline provider calls tools and can't answer in JSON."""
+    """Return the model options. The offline provider can't answer in JSON, so it uses native tool calls."""
     options = host.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
 
 
 def check_budget(host: Host) -> None:
-    """Reject a cost limit for a model without a known price, which would limit nothing. Raises `UsageError`."""
+    """Raise `UsageError` for a cost limit if the price of the model is unknown: it would have no effect."""
     model = host.settings.model
     if host.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or host.provider is not None:
         return
@@ -457,5 +451,5 @@ def check_budget(host: Host) -> None:
 
 
 def narrow(host: Host, policy: Policy) -> Policy:
-    """Narrow the policy by the restrictions of the host's creator."""
+    """Apply the additional restrictions of the host, if any."""
     return host.narrow(policy) if host.narrow is not None else policy

@@ -1,4 +1,4 @@
-"""Child runs: requested by another run or by a task, followed until they end, with their results and failures."""
+"""Child runs: their requests, preparation and results, and following them until they end."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ _PREVIEW = "preview"
 
 
 async def use_settings(host: Host, request: RunRequest, store: Store) -> Host:
-    """Return the host with the settings that the request names."""
+    """Return the host with the settings of the request, if it has any."""
     if not request.settings_digest:
         return host
     return await use_pinned_settings(host, {SETTINGS: request.settings_digest}, store)
@@ -54,10 +54,10 @@ async def use_settings(host: Host, request: RunRequest, store: Store) -> Host:
 def request_task(
     host: Host, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
 ) -> RunRequest:
-    """Build the request for a task, every step by `model` if one is named.
+    """Build the request for a task; `model` applies to every step.
 
-    Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
-    all of them, and `ConfigError` with every problem of a task whose steps cannot all be run.
+    Raises `UsageError` for a model that the agent of a step may not use and for missing or invalid inputs, and
+    `ConfigError` with every problem of the task.
     """
     task = get_task(host, task_id)
     if has_errors(problems := check_task(host, task.id, agent=agent)):
@@ -150,20 +150,20 @@ async def _find_task(
 
 
 class DriveChild(Protocol):
-    """Drives the run of this ID until it ends or waits; starts it from the request if needed."""
+    """Drives a run until it ends or waits; a run that hasn't started needs a request."""
 
     def __call__(self, run_id: str, stopper: Stopper, *, request: RunRequest | None) -> Awaitable[RunState]: ...
 
 
 async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, drive_child: DriveChild) -> bool:
-    """Follow the child runs; True when their results are recorded, False while one waits or was stopped.
+    """Follow the child runs. Return True once their results are recorded, False while one waits or was stopped.
 
-    A run that waits for a user does not stop the others: they are driven to their end.
+    If one of them waits for the user, the others are still driven to their end.
     """
     requests = [request for _, request in list_open_delegations(log.state)]
     if not requests or stopper.is_set or log.state.pause is None or log.state.pause.pause != "delegation":
         return False
-    # Readers of the index see now that the run waits, and for which runs.
+    # Now, so that readers of the index see while the children are driven that the run waits for them.
     await log.update_index()
     follow = partial(_follow_one, log.state, services=services, stopper=stopper, drive_child=drive_child)
     children = await _follow_all(requests, follow, at_once=services.runtime.max_parallel_children)
@@ -176,7 +176,7 @@ async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, 
 async def _follow_all(
     requests: Sequence[ChildRequested], follow: Callable[[ChildRequested], Awaitable[RunState]], *, at_once: int
 ) -> list[RunState]:
-    """Follow all child runs and return their states in order. Errors are raised after the others paused or ended."""
+    """Follow all child runs and return their states in order. Errors are raised once the others paused or ended."""
     if len(requests) == 1:
         return [await follow(requests[0])]
     found: dict[str, RunState] = {}
@@ -187,7 +187,7 @@ async def _follow_all(
         async with limiter:
             try:
                 found[request.child_run_id] = await follow(request)
-            # Collected instead of raised: a task group would cancel the other children in the middle of a step.
+            # Raised later: the task group would cancel the other children in the middle of a step.
             except MetierError as failure:
                 failures.append(failure)
 
@@ -204,7 +204,7 @@ async def _follow_one(
     parent: RunState, delegated: ChildRequested, *, services: Services, stopper: Stopper, drive_child: DriveChild
 ) -> RunState:
     child = await read_run(services.store, delegated.child_run_id)
-    # A forged journal could name any run, which would then be driven with the authority of this one.
+    # An imported journal may be forged and name any run, which would then be driven with the parent's permissions.
     if child.started is not None and child.started.parent_run_id != parent.run_id:
         raise UsageError(
             f"Run {child.run_id!r} does not work for run {parent.run_id!r}",
@@ -218,7 +218,7 @@ async def _follow_one(
 
 
 async def _is_settled(child: RunState, store: Store) -> bool:
-    """Return True if it ended and its events were sent: a kill at the last entry leaves its event log incomplete."""
+    """Return True if the run ended and its index row says so. Otherwise its driver died before it wrote all events."""
     row = await store.find_run(child.run_id) if child.phase in FINAL else None
     return row is not None and row.status == child.status
 
@@ -234,13 +234,13 @@ async def _drive_child(
             found = await read_run(services.store, child_id)
             if found.started is not None:
                 raise
-            # It cannot even begin, and will not later: the run that ordered it has to know.
+            # It can't start, now or later, so the parent gets this as its result.
             failure = RunFailed(reason="not_started", message=error.sentence)
             return dataclasses.replace(found, phase="ERROR", status="failed", failure=failure)
 
 
 async def _collect_results(children: Sequence[Child], store: Store) -> dict[str, str]:
-    """Collect the results so far, as the scripts returned them, for a step whose script summarizes."""
+    """Store the results of earlier steps, as their scripts returned them, for a step whose script summarizes them."""
     results: list[JsonValue] = []
     for child in children:
         if child.status == "completed":
@@ -249,7 +249,7 @@ async def _collect_results(children: Sequence[Child], store: Store) -> dict[str,
 
 
 async def _request_child(delegated: ChildRequested, parent: RunState, store: Store) -> RunRequest:
-    """Build the request for a child. It follows from the parent's journal, so it is the same after a crash."""
+    """Build the request for a child from the parent's journal alone, so that it is the same after a crash."""
     started = parent.started
     assert started is not None
     children = parent.children if parent.plan else []
@@ -257,7 +257,7 @@ async def _request_child(delegated: ChildRequested, parent: RunState, store: Sto
         build_ordered(delegated.order),
         parent_run_id=parent.run_id,
         mode=started.mode,
-        # Pinned values of the parent, so that a change of files after its start doesn't reach the child.
+        # The parent's pins, so that files that changed after its start don't affect the child.
         inherited_pins={
             **await inherit_pins(started, delegated.order, store),
             **await _collect_results(children, store),
@@ -269,13 +269,13 @@ async def _request_child(delegated: ChildRequested, parent: RunState, store: Sto
 
 
 def borrow_sinks(sinks: Sequence[Sink]) -> list[Sink]:
-    """Wrap sinks for a run that must not close them."""
+    """Wrap the sinks for a child run, which must not close them."""
     return [sink if isinstance(sink, BorrowedSink) else BorrowedSink(sink) for sink in sinks]
 
 
-# Inputs without a value or a default stay as written; results of earlier steps are not known yet.
+# Placeholders of inputs without a default stay in the text, and results of earlier steps are unknown.
 def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -> RunRequest:
-    """Build the request of a task step, `TASK.md` if no file is named. Raises `UsageError`, `ConfigError`."""
+    """Build the request of one task step for a preview; `TASK.md` by default. Raises `UsageError`, `ConfigError`."""
     task = get_task(host, task_id)
     names = [step.file.name for step in task.steps]
     wanted = file or names[0]

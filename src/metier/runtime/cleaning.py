@@ -1,4 +1,4 @@
-"""Secrets to redact for a host: those of its environment, and those given to its servers."""
+"""Redaction for a host: the secrets of its environment and of its MCP servers."""
 
 import os
 from functools import lru_cache
@@ -23,14 +23,14 @@ SHARED_FILE = ".mcp.json"
 
 
 def load_host_config(host: Host) -> McpConfig:
-    """Load the MCP servers of a host, those of our own file first. Raises `ConfigError`."""
+    """Load the MCP servers of a host, those of Metier's own file first. Raises `ConfigError`."""
     return load_servers(host.workspace, host.settings.mcp.file)
 
 
 def load_servers(workspace: Path, file: str) -> McpConfig:
-    """Load the servers of `file`, and those of `.mcp.json` with other names."""
+    """Load the servers of `file`, and those of `.mcp.json` whose names are not in it."""
     if all(map(is_absent, (f"{workspace}/{SHARED_FILE}", os.path.join(workspace, file)))):  # noqa: PTH118
-        return McpConfig()  # as in most places, and each run asks several times
+        return McpConfig()  # fast path: most workspaces have no servers, and each run calls this several times
     own = load_mcp_config(workspace / file, workspace=workspace)
     if file == SHARED_FILE:
         return own

@@ -1,4 +1,4 @@
-"""The sandbox of a host: its settings and profile, and the levels of this machine, as a `Confinement`."""
+"""The sandbox of a host: a `Confinement` from its settings, its profile and the levels that work on this machine."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ async def open_confinement(host: Host) -> Confinement:
 
 
 def _check_import_paths() -> None:
-    """Raise `ConfigError` if the next `agent` command would import modules that a program of this run can write."""
+    """Raise `ConfigError` if Python would import modules from a folder that programs of a run can write to."""
     if ignored := list_ignored_imports():
         raise ConfigError(
             f"PYTHONPATH names {ignored[0]!r}, where programs of a run write: "
@@ -57,10 +57,10 @@ def requires_sandbox(host: Host) -> bool:
 
 
 def get_host_level(host: Host) -> LevelTrial:
-    """Return the best level that works here; none in a workspace that a sandbox would both show and hide.
+    """Return the best sandbox level that works here.
 
-    A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
-    required and not where it is only welcome.
+    Level `kernel` prevents ordinary work, such as creating files at the top of the workspace. It is used only if the
+    settings require a sandbox.
     """
     trial = _get_best_level(host)
     if trial.level == "kernel" and not requires_sandbox(host):
@@ -71,6 +71,7 @@ def get_host_level(host: Host) -> LevelTrial:
 
 
 def _get_best_level(host: Host) -> LevelTrial:
+    """Return the best level; none if the workspace contains the home folder, which a sandbox hides."""
     workspace = host.root.resolve()
     if host.home.resolve().is_relative_to(workspace):
         summary = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
@@ -79,9 +80,9 @@ def _get_best_level(host: Host) -> LevelTrial:
 
 
 async def open_reading(host: Host, confinement: Confinement) -> Confinement | None:
-    """Build the read-only sandbox for commands that run without a question; None if there is none here.
+    """Build the read-only sandbox for commands that run without approval; None if no level works.
 
-    `confinement` is that of the other programs of the run: both protect the same paths.
+    `confinement` is the sandbox of the run's other programs. Both protect the same paths.
     """
     trial = await anyio.to_thread.run_sync(find_reading_level, host)
     if trial is None:
@@ -91,14 +92,14 @@ async def open_reading(host: Host, confinement: Confinement) -> Confinement | No
 
 
 def find_reading_level(host: Host) -> LevelTrial | None:
-    """Find the level of the read-only sandbox; None if the profile asks about nothing, or no level holds.
+    """Find the level of the read-only sandbox; None if the profile never asks, or no level works.
 
-    Unlike other programs, those that only read can use level `kernel` in every profile: they create no files.
+    Commands that only read can use level `kernel` in every profile, because they create no files.
     """
     if host.settings.runtime.profile == "permissive" or host.settings.sandbox.use == "off":
         return None
     trial = _get_best_level(host)
-    # Without this, a table's mistake could end other programs of the user.
+    # The tables may wrongly consider a command read-only. Then the sandbox must keep it from killing other programs.
     reaches_others = f"programs can {SIGNAL_AGENT}" in trial.gaps
     return trial if trial.works and not reaches_others else None
 
@@ -123,7 +124,7 @@ def build_confinement(host: Host, trial: LevelTrial) -> Confinement:
 
 
 def build_protected_state(confinement: Confinement) -> ProtectedState | None:
-    """Build the check of protected files; None without a sandbox or a run."""
+    """Build the check of protected files; None without a sandbox or without a run."""
     if confinement.level == "none" or confinement.quarantine is None:
         return None
     return ProtectedState(
@@ -169,4 +170,5 @@ def _name_demand(host: Host) -> str:
 
 
 def capitalize(hint: str) -> str:
+    """Capitalize the first letter only, unlike `str.capitalize`."""
     return hint[:1].upper() + hint[1:]

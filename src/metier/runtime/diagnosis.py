@@ -1,6 +1,6 @@
-"""Findings of `agent doctor`: programs, sandbox, providers, servers, store and run folders, each really tried.
+"""Findings of `agent doctor` about programs, sandbox, providers, servers, the store and run folders.
 
-Each finding says what to do; none says a secret.
+Everything is tried, not only looked up. Findings contain a hint, and no secrets.
 """
 
 import heapq
@@ -52,14 +52,14 @@ from metier.tools.scripts.environments import find_uv
 from metier.version import __version__
 
 type State = Literal["ok", "off", "problem"]
-"""Works; missing but not needed with these settings; needed but broken."""
+"""Works; unavailable but not needed with these settings; needed but broken."""
 
 MAX_COMPARED = 20_000
-"""Number of the newest folders and runs that are compared."""
+"""Number of newest folders and runs to compare."""
 _MAX_NAMED = 3
 _MEGABYTE = 1024 * 1024
 MAX_APART_SECONDS = 2.0
-"""Tolerated difference between this machine's clock and the server's."""
+"""Maximum difference between the clocks of this machine and the server."""
 PROBE_SECONDS = 5
 _LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
 
@@ -73,12 +73,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def list_newest_folders(runs: Path) -> list[str]:
-    """List the run folders with a recorded run; a killed start leaves an empty folder."""
+    """List the newest run folders with an event log. A start that was killed leaves an empty folder."""
     names = heapq.nlargest(MAX_COMPARED, (folder.name for folder in iterate_folders(runs)))
-    return [name for name in names if _has_told(runs, name)]
+    return [name for name in names if _has_event_log(runs, name)]
 
 
-# A database server may know runs of other machines, whose folders are there; and like a file it may have lost runs.
+# Any store may have lost runs. A database server also knows runs whose folders are on other machines.
 def examine_lost(runs: Path, folders: Sequence[str], known: Iterable[str]) -> Iterator[Finding]:
     """Report folders without a run."""
     deleted = {run_id for noted in read_deletions(runs).values() for run_id in noted}
@@ -104,7 +104,7 @@ def examine_bare(runs: Path, database: Path) -> Iterator[Finding]:
         yield Finding(area="store", name="bare runs", state="problem", detail=detail, hint=hint)
 
 
-def _has_told(runs: Path, name: str) -> bool:
+def _has_event_log(runs: Path, name: str) -> bool:
     return (get_folder(runs, name, shard="off") / FILE_NAME).exists()
 
 
@@ -114,7 +114,7 @@ def _name_runs(run_ids: Sequence[str]) -> str:
 
 
 def examine_store(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
-    """Examine the store; a database that doesn't exist yet is no finding."""
+    """Examine the store. A database that doesn't exist yet is fine."""
     runs = cwd / settings.logging.jsonl_dir
     if settings.store.backend == "postgres":
         yield from _examine_server(settings, environ, runs)
@@ -130,7 +130,7 @@ def examine_store(settings: Settings, environ: Mapping[str, str], cwd: Path) -> 
 def _examine_folders(runs: Path) -> Iterator[Finding]:
     folders = list_newest_folders(runs)
     known = find_known_runs(runs / DATABASE, folders) if (runs / DATABASE).exists() else frozenset[str]()
-    if known is None:  # a damaged database is a finding already
+    if known is None:  # the database is damaged, which is reported already
         return
     yield from examine_lost(runs, folders, known)
     if (runs / DATABASE).exists():
@@ -138,7 +138,7 @@ def _examine_folders(runs: Path) -> Iterator[Finding]:
 
 
 def _examine_server(settings: Settings, environ: Mapping[str, str], runs: Path) -> Iterator[Finding]:
-    """Examine the server; one that doesn't answer is reported as a server finding."""
+    """Examine the database server. `examine_servers` reports one that doesn't answer."""
     yield Finding(area="store", name="leases", state="ok", detail="timed by the clock of the server")
     yield _examine_resume_key(environ)
     folders = list_newest_folders(runs)
@@ -149,7 +149,7 @@ def _examine_server(settings: Settings, environ: Mapping[str, str], runs: Path) 
 
 
 def _examine_resume_key(environ: Mapping[str, str]) -> Finding:
-    """Examine the resume key: machines that share a database need the same key for resume tokens."""
+    """Examine the resume key, which must be the same on all machines that share a database."""
     try:
         is_given = bool(read_given_secrets(environ))
     except UsageError as error:
@@ -197,7 +197,7 @@ def _examine_clock() -> Finding:
 
 
 def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: Path) -> Iterator[Finding]:
-    """Examine everything worth knowing before a first run, cheap checks first."""
+    """Examine everything that a first run needs, cheap checks first."""
     yield Finding(area="runtime", name="metier", state="ok", detail=__version__)
     python = f"{platform.python_version()} ({sys.executable})"
     yield Finding(area="runtime", name="python", state="ok", detail=python)
@@ -214,7 +214,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
 
 
 def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check each provider: key set, address reachable."""
+    """Check that each provider has a key and a reachable address."""
     yield _provider(settings, "offline", "no model: routing, scripts and templates only", missing="")
     for name, options in (
         ("anthropic", settings.model.providers.anthropic),
@@ -233,7 +233,7 @@ def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterato
 
 
 def examine_features(cache: Path) -> Iterator[Finding]:
-    """Report features that models were found not to support, and how to try them again."""
+    """Report features that a model rejected earlier, and how to try them again."""
     unsupported = list_unsupported(cache)
     if not unsupported:
         return
@@ -277,7 +277,7 @@ def _examine_uv() -> Finding:
 
 
 def examine_shell(settings: Settings) -> Finding:
-    """Check whether models are offered a shell, and whether one is installed."""
+    """Check whether the shell tool is enabled and a shell is installed."""
     options = settings.shell
     if not options.enabled or options.mode == "off":
         return Finding(area="programs", name="shell", state="off", detail="turned off by the settings")
@@ -289,7 +289,7 @@ def examine_shell(settings: Settings) -> Finding:
 
 
 def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
-    """Try each sandbox level with a program that tries to escape, then name the level that a run here would use."""
+    """Try each sandbox level with a program that tries to escape, and report the level that a run would use."""
     trust = get_trust(cwd, home=Path.home(), environ=environ)
     host = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
     program = get_bubblewrap(environ, cwd)
@@ -371,7 +371,7 @@ def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Findin
 
 
 def examine_embeddings(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Finding:
-    """Check the embeddings that rank skills: a local model is read completely, a server is not called."""
+    """Check the embeddings that rank skills. A local model is loaded completely; a server is only connected to."""
     options = settings.embeddings
     if options is None or not options.is_on:
         return _embeddings("off", "none; skills are ranked by words only")
@@ -437,7 +437,7 @@ def _answers(address: str) -> bool:
 
 
 def _socket_folder(address: str) -> str:
-    """Return the folder of a local server's socket if the address names one instead of a host."""
+    """Return the folder of the server's Unix socket, if the address names one instead of a host."""
     host = dict(parse_qsl(urlsplit(address).query)).get("host", "")
     return host if host.startswith("/") else ""
 

@@ -1,4 +1,4 @@
-"""Runs, approvals and tasks as JSON, the same on the command line and over HTTP. Pure."""
+"""Approvals and tasks as JSON, the same on the command line and over HTTP. Pure."""
 
 import difflib
 import json
@@ -80,7 +80,7 @@ def read_approval(item: dict[str, Any]) -> ApprovalQuestion:
     )
 
 
-# The server checks edited arguments and makes the preview.
+# For questions read from a server, which checks edited arguments and builds previews itself.
 async def _refuse_nothing(_run_id: str, _call: tuple[str, dict[str, JsonValue]]) -> str:
     return ""
 
@@ -119,7 +119,7 @@ def task_as_json(task: TaskDefinition) -> dict[str, Any]:
 
 
 def render_edit(question: ApprovalQuestion) -> list[str]:
-    """Render the edited call against the model's, line by line."""
+    """Render the difference between the model's call and the edited one, as a unified diff."""
     if question.edited_arguments is None:
         return []
     before, after = (_write_arguments(each) for each in (question.arguments, question.edited_arguments))
@@ -127,7 +127,7 @@ def render_edit(question: ApprovalQuestion) -> list[str]:
 
 
 def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
-    """Render arguments; multi-line texts are compared by line."""
+    """Render arguments by line, so that a diff shows which line of a text changed."""
     lines: list[str] = []
     for name, value in arguments.items():
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,6 @@
-"""Driving runs: one loop around the engine that holds the lease, asks the user, follows children and applies limits."""
+"""The driver of runs: one loop around the engine that holds the lease, asks the user, follows children and applies
+limits.
+"""
 
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -87,9 +89,9 @@ from metier.telemetry.sinks import Sink
 POLL_SECONDS = 0.5
 """Interval at which a driver polls for a request to end its run: one row by its key."""
 MAX_POLLS_PER_SECOND = 400
-"""Limit for all runs of a process; without it, 2,000 waiting runs would keep half a core busy."""
+"""Limit for all runs of a process. Without it, 2,000 waiting runs would use half a core."""
 _driven: set[object] = set()
-"""One mark for each run that this process drives now."""
+"""One marker per run that this process drives now."""
 
 
 class DriveOptions(Struct, frozen=True, kw_only=True):
@@ -99,23 +101,23 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
     observe: Observer | None = None
     """Receives the text of a reply as it arrives."""
     inbox: MessageInbox | None = None
-    """Messages of the user for the next model request of this run, not of child runs."""
+    """Messages of the user for the next model request of this run. Child runs don't get them."""
     partials: Sequence[PartialObserver] = ()
-    """Receive output of programs and text of replies as they arrive, without secrets, also of child runs."""
+    """Receive redacted text of replies and output of programs as they arrive, also those of child runs."""
     stopper: Stopper | None = None
     timeout_seconds: float | None = None
-    """Timeout of the whole drive."""
+    """Maximum time to drive the run, including its children."""
     report: Callable[[str], None] = lambda _problem: None
     """Called if a sink fails; the run continues without it."""
     lease_terms: LeaseTerms = LeaseTerms()
     accepts_loss: bool = False
-    """Drive a run although its journal lost entries that its event log or its spool contain; see `losses`."""
+    """Drive a run although its journal lost entries that its event log or spool mention; see `records.run_log.Loss`."""
     deny_changes: Callable[[], str] = lambda: ""
-    """Called before each step: the reason why only reading is allowed now; empty if more is allowed."""
+    """Called before each step that changes something. Returns the reason to deny it; empty to allow it."""
     ask: Asker | None = None
-    """Asks about a call that needs an approval."""
+    """Asks the user about a call that needs an approval."""
     ask_about_code: CodeAsker | None = None
-    """Asks whether to continue although files of a skill changed."""
+    """Asks the user whether to continue although files of a skill changed."""
     ask_question: QuestionAsker | None = None
     ask_for_limit: LimitAsker | None = None
     """Asks whether a run that reached a limit continues with a higher one."""
@@ -371,7 +373,7 @@ class RunDriver:
             await self.store.delete_run(run_id)
 
     async def end(self, run_id: str, failure: RunFailed) -> RunState:
-        """End a run for good. A run that another process drives is ended by that process, which is asked to."""
+        """End a run with this failure. If another process drives it, that process is asked to end it."""
         try:
             return await self._end(run_id, failure)
         except LeaseHeld:

@@ -1,4 +1,4 @@
-"""The host: settings, folders, environment, time and user. Passed in once, never looked up again."""
+"""The host: settings, folders, environment and clock of a command, passed on explicitly instead of looked up."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ from metier.skills.trust.workspace_trust import WorkspaceTrust
 from metier.tools.buffers import Buffers, NoBuffers
 
 if TYPE_CHECKING:
-    # What drives runs; a command that only reads them does without.
+    # Needed only to drive runs. Commands that only read them start faster without these imports.
     from metier.engine.decide import Policy
     from metier.engine.entries.run import RunWorktree
     from metier.plugins.registry import Registry
@@ -41,9 +41,9 @@ def _ignore(_sentence: str) -> None:
 
 @dataclass
 class SweepTimes:
-    """Times of the checks for leftovers of killed programs: at the first run, then at most once a minute.
+    """Limits the cleanup of scratch folders that killed programs left to once a minute.
 
-    A scratch folder younger than that is left alone, so there is no use in looking more often.
+    The cleanup skips younger folders, so running it more often would find nothing.
     """
 
     last: float = float("-inf")
@@ -58,7 +58,7 @@ class SweepTimes:
 
 @lru_cache(maxsize=16)
 def _join(folder: Path, name: str) -> Path:
-    """Join and cache a path: parsing paths is expensive at the first use only."""
+    """Join and cache a path, because a `Path` is parsed at its first use."""
     return folder / name
 
 
@@ -70,14 +70,14 @@ class Host(Struct, frozen=True, kw_only=True):
     trust: WorkspaceTrust
     """Whether the workspace's files are trusted."""
     flags: tuple[str, ...] = ()
-    """Names of settings that the command line set."""
+    """Names of settings given on the command line."""
     worktree: "RunWorktree | None" = None
-    """Folder of a run's tools if it is not the workspace; definitions and runs stay those of the workspace."""
+    """Folder that a run's tools work in instead of the workspace. Definitions and runs stay in the workspace."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
     buffers: Buffers = field(default_factory=NoBuffers)
-    """Open files in the user's editor, if there is one."""
+    """Unsaved files in the user's editor, if it shares them."""
     provider: "Provider | None" = None
     """Provider that replaces the one of the settings."""
     tools: "tuple[Tool, ...]" = ()
@@ -85,17 +85,17 @@ class Host(Struct, frozen=True, kw_only=True):
     plugins: "tuple[Registry, ...]" = ()
     """Running plugins, see `runtime.workspace.plugins`; their tools and subscribers are in `tools` and `sinks`."""
     sinks: "tuple[Sink, ...]" = ()
-    """Sinks for the events of every run, in addition to those of a single run."""
+    """Sinks for the events of every run."""
     report: Callable[[str], None] = _ignore
-    """Called when a plugin is left out."""
+    """Receives warnings, for example about a plugin that was left out."""
     clients: "SharedClients | None" = None
     """HTTP clients of notifications; `open_runtime` creates and closes them."""
     traces: "SpanExporter | None" = None
     """Exporter for the spans of every run, if enabled; `open_runtime` creates and closes it."""
     sweeps: SweepTimes = field(default_factory=SweepTimes)
-    """Times at which runs remove leftovers of killed processes from the folder for temporary files."""
+    """Time of the last cleanup of scratch folders."""
     servers: "ServerPool | None" = None
-    """Pool that keeps external servers across runs; without it they end with the run that started them."""
+    """Pool that keeps external servers across runs; without one, they stop with the run that started them."""
     narrow: "Callable[[Policy], Policy] | None" = None
     """Wraps the policy of the settings in a stricter one."""
 
@@ -109,13 +109,13 @@ class Host(Struct, frozen=True, kw_only=True):
         return _join(self.workspace, self.settings.logging.jsonl_dir)
 
     def locate(self, text: str) -> Path:
-        """Return the folder that a setting names: from the workspace, or from the home folder after `~`."""
+        """Return the folder that a setting names, relative to the workspace, or to the home folder after `~`."""
         rest = text.removeprefix("~/") if text.startswith("~/") else "" if text == "~" else None
         return (self.workspace / text if rest is None else self.home / rest).resolve()
 
     @property
     def opened(self) -> tuple[Path, ...]:
-        """List folders outside of the workspace that confined programs can write to."""
+        """List folders outside of the workspace that sandboxed programs may write to."""
         return tuple(self.locate(text) for text in self.settings.sandbox.writable)
 
     @property

@@ -1,5 +1,5 @@
-"""Everything that waits for a user, over all runs of a workspace: approvals, questions, interrupted and failed
-steps, limits.
+"""The inbox of a workspace: everything that waits for the user. Approvals, questions, interrupted and failed steps,
+and runs that reached a limit.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,7 +18,7 @@ from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged
 
 LOOK_BACK = timedelta(days=7)
-"""Period for which a run that reached a limit is shown as waiting: it has ended, and may never continue."""
+"""Time for which a run that reached a limit is shown. It has ended, and the user may never continue it."""
 MAX_RUNS = 200
 """Maximum number of runs of each kind."""
 
@@ -36,7 +36,7 @@ class Inbox(Struct, frozen=True, kw_only=True):
 
 
 async def read_inbox(runtime: Runtime) -> Inbox:
-    """Read everything that waits now. Closes expired approvals on the way."""
+    """Read everything that waits now. This closes expired approvals."""
     approvals = await runtime.approvals.list_all(status="open")
     asking = frozenset(question.row.run_id for question in approvals)
     found = [run async for run in _list_waiting(runtime, asking)]
@@ -52,30 +52,30 @@ async def count_waiting(runtime: Runtime) -> int:
 
 
 async def find_waiting_run(runtime: Runtime, row: RunRow) -> RunStatus | None:
-    """Return the status of a waiting run; None if it waits for an approval or for nothing."""
+    """Return the status of a waiting run; None if it doesn't wait, or if its approval is listed already."""
     if row.status not in _WAITING or await runtime.store.list_approvals(run_id=row.run_id, status="open", limit=1):
         return None
-    return await _look(runtime, row, since=runtime.host.clock.now() - LOOK_BACK)
+    return await _find_waiting(runtime, row, since=runtime.host.clock.now() - LOOK_BACK)
 
 
 async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[RunStatus]:
     since = runtime.host.clock.now() - LOOK_BACK
     for status in _WAITING:
         for row in await runtime.store.list_runs(status=status, limit=MAX_RUNS):
-            found = None if row.run_id in asking else await _look(runtime, row, since=since)
+            found = None if row.run_id in asking else await _find_waiting(runtime, row, since=since)
             if found is not None:
                 yield found
 
 
-async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> RunStatus | None:
-    """Return the status; None if the run waits for a child, is about to continue, or has ended for good."""
+async def _find_waiting(runtime: Runtime, row: RunRow, *, since: datetime) -> RunStatus | None:
+    """Return the status; None if the user has nothing to do: the run waits for a child, continues, or has ended."""
     is_ended = row.status in ENDED
-    # A child that a limit ended is continued through its parent.
+    # A child that reached a limit is continued through its parent, which is listed instead.
     if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):
         return None
     try:
         state = await runtime.read(row.run_id)
-    except StoreDamaged as failure:  # of one run; the others are shown all the same
+    except StoreDamaged as failure:  # show the other runs even if one journal is damaged
         pause = RunPaused(pause="explicit", reason=failure.sentence)
         return None if is_ended else compute_status(row, RunState(run_id=row.run_id, pause=pause))
     status = compute_status(row, state)

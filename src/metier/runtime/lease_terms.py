@@ -1,7 +1,7 @@
-"""A worker's terms for a run: the start of an attempt, and the number of attempts before a run counts as poison.
+"""A worker's terms for driving a run: its lease, and how many attempts the run gets.
 
-Tries are counted where they survive the worker: in the journal, before anything is built or called. A run whose drivers
-die (it hangs the process, or uses up its memory) takes other runs of the process with it, so it has fewer tries.
+Attempts are recorded in the journal before anything is built or called, so that they survive the worker. A run that
+kills its worker (by a hang, or by using up memory) also interrupts the worker's other runs, so it gets fewer attempts.
 """
 
 from msgspec import Struct
@@ -16,16 +16,16 @@ from metier.store.base import Lease, Store
 
 class LeaseTerms(Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
-    """The lease acquired by claiming the run; otherwise a new one is acquired."""
+    """Lease acquired by claiming the run; None acquires a new one."""
     lease_seconds: float = LEASE_SECONDS
     max_attempts: int | None = None
-    """Maximum number of workers in a row that may take the run without progress; None for a user, who may retry."""
+    """Maximum number of consecutive attempts without progress; None for a user, who may always retry."""
     max_deaths: int = 2
-    """Maximum number of workers that may die at the same point before the run waits for a user."""
+    """Number of workers that may die at the same point before the run waits for the user."""
     is_pooled: bool = False
     """Whether the driving process delivers notifications for all of its runs."""
     queue: str = ""
-    """Queue for the run when it is handed back; empty keeps the current one."""
+    """Queue that the run is handed back to; empty keeps the current one."""
 
 
 class LeaseHolder(Struct, frozen=True, kw_only=True):
@@ -36,9 +36,9 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
 
 
 async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
-    """Record a worker's attempt, or that there were enough of them; False if nothing was recorded.
+    """Record a worker's attempt, or that the run has had too many. Return False if nothing was recorded.
 
-    A run that waits or has ended is left as it is.
+    A run that waits or has ended stays unchanged.
     """
     state, left_by = log.state, log.lease.left_by
     if terms.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
@@ -50,13 +50,13 @@ async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
         await log.record(RunFailed(reason="too_many_attempts", message=message), durable=True)
     else:
         resumed = RunResumed(reason="taken by a worker", driver=log.lease.owner, left_by=left_by)
-        # Not synced: an attempt that a crash of the machine erases doesn't count against the run.
+        # Without fsync: an attempt lost in a crash of the machine must not count against the run.
         await log.record(resumed)
     return True
 
 
 def is_left_to_user(state: RunState, terms: LeaseTerms) -> bool:
-    """Return True if the run waits for a user to resume it and a worker holds it."""
+    """Return True for a worker if only the user may resume the run."""
     return terms.max_attempts is not None and state.pause is not None and state.pause.pause == "explicit"
 
 
@@ -68,7 +68,7 @@ def _describe_deaths(log: RunLog) -> str:
 
 
 async def mark_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:
-    """Mark a run in the index as claimable: one released while it waits for a child has no pending request."""
+    """Mark a handed-back run in the index as claimable, even if it waits for a child run."""
     changes = {"status": "in_progress"} if log.state.status == "delegating" else {}
     if queue:
         changes["queue"] = queue

@@ -1,4 +1,4 @@
-"""The MCP servers of a run: their selection, their tools, and their lifetime."""
+"""The MCP servers of a run: their selection, tools, sandbox and lifetime."""
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -59,12 +59,12 @@ class Servers(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True):
-    """The result of starting a server: its tools, or the reason that there are none."""
+    """The result of starting a server: its tools, or the problem."""
 
     listing: Listing | None = None
     problem: str = ""
     code: str = ""
-    """Hash of the workspace files that it is started from."""
+    """Hash of the workspace files that the server runs."""
 
 
 def open_acceptances(host: Host) -> AcceptedServers:
@@ -72,7 +72,7 @@ def open_acceptances(host: Host) -> AcceptedServers:
 
 
 def list_known_tools(host: Host) -> tuple[Tool, ...]:
-    """List the tools of accepted servers, for commands that show rules; nothing is started."""
+    """List the tools of accepted servers for commands that show rules, without starting a server."""
     tools = tuple(KnownTool(info) for _, infos in _list_accepted(host, _choose(host)) for info in infos)
     return add_search(tools, host.settings.web_search, access=None)
 
@@ -81,10 +81,10 @@ def list_known_tools(host: Host) -> tuple[Tool, ...]:
 async def open_servers(
     host: Host, store: Store, *, run: PreparedRun, confinement: Confinement
 ) -> AsyncGenerator[Servers]:
-    """Yield the tools of every accepted server without starting any; those that start later end here.
+    """Yield the tools of every accepted server. A server starts at its first call and stops at the end of the block.
 
-    A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
-    where the SDK is.
+    A resumed run has the tools that it started with. Raises `ConfigError` if a variable is missing, and `UsageError` if
+    the SDK is not installed.
     """
     chosen = _choose(host)
     known = dict(_list_accepted(host, chosen))
@@ -105,7 +105,7 @@ async def open_servers(
     for server in chosen:
         if server.name in known:
             expand_server(server, host.environ)
-    # What one run may write is closed to a server that serves the next ones too.
+    # A server that is kept for later runs must not write into the folder of this one.
     lasting = confinement if host.servers is None else _leave_out(confinement, run.folder)
     async with _borrow_pool(host) as pool:
         connections: dict[str, ServerConnection] = {}
@@ -122,7 +122,7 @@ async def open_servers(
 
 
 def _with_search(host: Host, run: PreparedRun, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """Add the search tool. Raises `ConfigError` if it names a tool that no server has; reports an unaccepted server."""
+    """Add the search tool. Raises `ConfigError` if its MCP tool doesn't exist; its server may be not accepted yet."""
     options = host.settings.web_search
     added = add_search(tools, options, access=run.agent.web)
     server, _, _ = options.mcp_tool.partition("/")
@@ -142,14 +142,14 @@ def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
 
 @asynccontextmanager
 async def keep_servers(host: Host) -> AsyncGenerator[Host]:
-    """Keep servers for a session of many runs: one that a run starts serves the next runs too, and ends here."""
+    """Keep servers across the runs of a session: a started server serves later runs too, and stops at the end."""
     async with _open_pool() as pool:
         yield replace(host, servers=pool)
 
 
 @asynccontextmanager
 async def _borrow_pool(host: Host) -> AsyncGenerator[ServerPool]:
-    """Use the session's pool, or one that ends with the run."""
+    """Use the pool of the session, or one that ends with the run."""
     if host.servers is not None:
         yield host.servers
         return
@@ -170,10 +170,10 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
 async def try_servers(
     host: Host, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
 ) -> dict[str, Trial]:
-    """Start each server, list its tools, end it. A failing one reports its error and does not disturb the others.
+    """Start each server, list its tools and stop it. The failure of one doesn't affect the others.
 
-    Files of the workspace that changed since it was accepted keep one from being started, unless it is to be accepted
-    now. Raises `SandboxUnavailable` where a run would.
+    A server whose workspace files changed since it was accepted doesn't start, except with `is_accepting`, while the
+    user decides whether to accept it. Raises `SandboxUnavailable` like a run.
     """
     check_sdk()
     confinement = await open_confinement(host)
@@ -200,9 +200,9 @@ async def try_servers(
 
 @asynccontextmanager
 async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]:
-    """Open an accepted server of the workspace by its name.
+    """Open an accepted server of the workspace by name.
 
-    Raises `UsageError` for one that is not named or not accepted, `SandboxUnavailable` where a run would.
+    Raises `UsageError` for an unknown server and one that isn't accepted, `SandboxUnavailable` like a run.
     """
     check_sdk()
     server = next((each for each in _choose(host) if each.name == name), None)
@@ -223,7 +223,7 @@ async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]
 
 
 def is_outside(host: Host, server: str) -> bool:
-    """Return True if the server runs like the user's own programs, even if other tools are confined."""
+    """Return True if the server runs outside of the sandbox, like the user's own programs."""
     outside = host.settings.mcp.outside_sandbox
     if outside == "auto":
         return not requires_sandbox(host)
@@ -231,10 +231,10 @@ def is_outside(host: Host, server: str) -> bool:
 
 
 def _find_sandbox(host: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
-    """Return the sandbox of the server, or None if it runs outside, independent of the run's own sandbox.
+    """Return the sandbox of the server; None if it runs outside of any.
 
-    One that may take code from anywhere in the workspace is confined like the programs that write there, unless the
-    settings name it: then it is not started.
+    With `auto`, a server that may load code from anywhere in the workspace is confined, because programs of a run can
+    write that code. If the settings name such a server explicitly, it isn't started.
     """
     if not is_outside(host, server.name):
         return confinement
@@ -243,13 +243,13 @@ def _find_sandbox(host: Host, server: ServerDefinition, confinement: Confinement
 
 
 def get_code(host: Host, server: ServerDefinition) -> ProgramCode:
-    """Return the workspace files that it is started from. Raises `ConfigError` if a variable is missing."""
+    """Return the workspace files that the server runs. Raises `ConfigError` if a variable is missing."""
     expanded = expand_server(server, host.environ)
     return get_server_code(expanded, host.environ, writable=list_writable(host))
 
 
 def list_server_files(host: Host) -> tuple[Path, ...]:
-    """List the files of accepted servers outside of the sandbox; the run's programs can't change them."""
+    """List the files of accepted servers outside of the sandbox. The programs of a run must not change them."""
     accepted = open_acceptances(host)
     return tuple(
         root
@@ -261,7 +261,7 @@ def list_server_files(host: Host) -> tuple[Path, ...]:
 
 
 def get_enclosure(host: Host, server: ServerDefinition) -> Enclosure:
-    """Return the sandbox that a run here would give the server; levels are really tried."""
+    """Return the sandbox that a run here would give the server. This tries the sandbox levels."""
     if server.url:
         return "http"
     is_free = is_outside(host, server.name)
@@ -289,7 +289,7 @@ def _list_accepted(host: Host, servers: Iterable[ServerDefinition]) -> Iterator[
 
 
 def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tuple[ToolInfo, ...]]:
-    """Group the pinned tools by server; a server whose definition is no longer accepted is not started."""
+    """Group the pinned tools by server, without servers that are no longer accepted."""
     grouped: dict[str, list[ToolInfo]] = {}
     for info in infos:
         if get_server(info) in accepted:
@@ -327,7 +327,7 @@ def _connect(
     )
 
     def describe() -> Target:
-        """Describe the server at each start: the user may have accepted it again."""
+        """Describe the server at each start, because the user may have accepted it again since."""
         acceptance = open_acceptances(host).find(server) if is_checked else None
         code = acceptance.code if acceptance is not None else ""
         return build_target(server, replace(spot, accepted_code=code if is_checked else None))

@@ -1,4 +1,4 @@
-"""The model providers of a run: that of the settings and its fallbacks, all checked before a run starts."""
+"""The model providers of a run: the configured one and its fallbacks, checked before the run starts."""
 
 from collections.abc import Callable, Collection
 
@@ -32,7 +32,7 @@ RANKED = 8
 
 
 def open_remote(host: Host, *, run: PreparedRun) -> Provider:
-    """Open the remote agent that the settings name. Raises `UsageError` if they don't have it, or `MissingKey`."""
+    """Open the remote agent of the settings. Raises `UsageError` if it isn't configured, `MissingKey`."""
     from metier.providers.a2a import RemoteAgent, RemoteAgentProvider
 
     options, token = _get_remote(host, name := host.settings.model.name)
@@ -69,7 +69,7 @@ def load_host_facts(host: Host) -> FactBook:
 
 
 def check_keys(run: PreparedRun) -> None:
-    """Raise `MissingKey` if a provider of the run, or of a step of its task, has no key."""
+    """Raise `MissingKey` if a provider of the run or of a step of its task has no key."""
     host, order = run.host or run.agent.host, run.order
     if order is None or not (order.task_id or order.call):
         _check_key(host, run.agent.model)
@@ -107,7 +107,7 @@ def _has_key(name: str, host: Host) -> bool:
 def open_models(host: Host, facts: FactBook, skill_index: SkillIndex, *, run: PreparedRun) -> Models:
     """Open the provider and its fallbacks. Raises `UsageError`.
 
-    One without a key is an `UnavailableProvider`: a resumed run reports it.
+    A provider without a key is opened as `UnavailableProvider`, so that a resumed run can record the failure.
     """
     options = host.settings.model
     if run.is_plan_only:
@@ -137,7 +137,7 @@ def open_models(host: Host, facts: FactBook, skill_index: SkillIndex, *, run: Pr
 
 
 def guard(models: Models, allowed: Collection[str]) -> Models:
-    """Restrict the models to a list at every call."""
+    """Check the model of every call against the allowlist."""
     if not allowed:
         return models
     fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
@@ -145,7 +145,7 @@ def guard(models: Models, allowed: Collection[str]) -> Models:
 
 
 def check_owner(model: str, provider: str, facts: FactBook) -> None:
-    """Raise `UsageError` for a model known to belong to another provider, such as the default one."""
+    """Raise `UsageError` if the model is known to belong to another provider."""
     owners = [name for name in facts.entries if facts.knows(name, model)]
     if owners and provider not in owners:
         priced = [pattern.rstrip("*") for pattern, known in facts.entries.get(provider, {}).items() if known.prices]
@@ -190,7 +190,7 @@ def _open_offline(host: Host, skill_index: SkillIndex, run: PreparedRun) -> Prov
         packages,
         _rank(skill_index),
         placeholders=placeholders,
-        # The author of the step has chosen: how well the words match does not matter then.
+        # The author of the step chose the skills, so a low score must not exclude one.
         min_score=0 if is_chosen else host.settings.skills.prefilter_min_score,
         max_turns=run.max_turns or (run.order.limits if run.order else host.settings.runtime).max_turns,
         only=packages[0].definition.name if is_chosen and len(packages) == 1 else "",

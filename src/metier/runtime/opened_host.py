@@ -16,7 +16,7 @@ from metier.skills.trust.workspace_trust import digest_bytes
 
 
 def list_withheld(host: Host) -> tuple[Problem, ...]:
-    """Report a trusted folder's policy if it changed since. Settings are reported separately."""
+    """Warn if the policy of a trusted folder changed since the user trusted it. Settings are reported separately."""
     try:
         policy = read_policy_file(host.workspace)
     except ConfigError:
@@ -45,9 +45,9 @@ class OpenedHost(Struct, frozen=True, kw_only=True):
 def open_host(
     folder: Path, *, environ: Mapping[str, str], home: Path, flags: Mapping[str, str] | None = None, config: Path | None
 ) -> OpenedHost:
-    """Open the host of a folder; `flags` are texts by dotted key, `config` replaces the folder's settings file.
+    """Open the host of a folder. `flags` are values by dotted key; `config` replaces the folder's settings file.
 
-    Raises `UsageError` where there is no such folder, and `ConfigError` with every problem of the settings.
+    Raises `UsageError` if the folder doesn't exist, and `ConfigError` with every problem of the settings.
     """
     if not folder.is_dir():
         raise UsageError(f"Folder {str(folder)!r} does not exist", hint="Give the folder of a workspace")

@@ -1,12 +1,11 @@
 """Partial updates of a run, for the process that drives it and for others.
 
 The driver of a run has one `PartialStream`. It takes the text of replies and the output of programs as they arrive,
-removes secrets, and passes `events.partial.Partial` values to the observers in `DriveOptions.partials`.
+redacts secrets, and passes `events.partial.Partial` values to the observers in `DriveOptions.partials`.
 
-A run that a worker drives also writes them to `runs/<run_id>/partial.jsonl`, so that other processes on this machine
-can show them: `history.follower.Follower.look()` returns them among the events, where they belong. The file starts
-again when it is large and a new reply or output begins, and is deleted when the driver lets go of the run. A reader on
-another machine gets events only.
+A run that a worker drives also writes them to `runs/<run_id>/partial.jsonl` for other processes on this machine, which
+get them in order with the events from `history.follower.Follower.look()`. A large file is truncated when a new reply
+or output starts, and deleted when the driver releases the run. A reader on another machine gets events only.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ from metier.telemetry.redaction import Redactor
 FILE_NAME = "partial.jsonl"
 MAX_FILE_BYTES = 1 << 20
 RESTART_BYTES = 1 << 16
-"""A file that is larger starts again with the next reply or output. A slow reader has seen the end of a smaller one."""
+"""Size above which the file is truncated when the next reply or output starts. Slow readers can catch up below it."""
 PAUSE_SECONDS = 0.1
 """Time to wait for the rest of a word before it is shown."""
 OUTPUT_SECONDS = 0.1
@@ -41,13 +40,13 @@ OUTPUT_SECONDS = 0.1
 OUTPUT_CPU_SHARE = 0.1
 """Redacting output takes at most this share of a core: it happens on the event loop of the run."""
 MAX_OUTPUT_BYTES = 16_384
-"""Maximum number of bytes of output in one update. Of more, only the end is shown."""
+"""Maximum size of the output in one update. Of more output, only the end is shown."""
 MAX_SHOWN_CHARACTERS = 4_096
-"""If output was skipped, this much of the rest is shown. A secret that began in the skipped part is before it."""
+"""Limit of an update after skipped output. The text before it may contain the rest of a secret, so it is hidden."""
 
 
 class _OutputStream:
-    """Standard output or standard error of one step. Each is redacted alone: a secret may be split by the other."""
+    """Standard output or standard error of one step, redacted separately: the other stream could split a secret."""
 
     def __init__(self, redactor: Redactor, show: Callable[[str], None]) -> None:
         self._redactor = redactor
@@ -64,7 +63,7 @@ class _OutputStream:
 
     def add(self, chunk: bytes) -> None:
         self._pending += chunk
-        # Cut rarely: a flood must not cost its length times the limit.
+        # Truncate only at four times the limit: doing it for every chunk would make a flood of output quadratic.
         if len(self._pending) > 4 * MAX_OUTPUT_BYTES:
             self._skip()
         if self._timer is None:
@@ -96,7 +95,7 @@ class _OutputStream:
         if has_skipped:
             self._restart()
             del self._pending[: self._pending.find(b"\n") + 1]
-        # A carriage return starts the line again, as progress bars do: each state is a line of its own.
+        # Progress bars rewrite a line after a carriage return. Show each state as a line of its own.
         data = bytes(self._pending).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self._pending.clear()
         shown = self._text.feed(self._decoder.decode(data))
@@ -113,7 +112,7 @@ class PartialStream:
         self.wants_text = any(each.wants_text for each in observers)
         self._text = LiveText(redactor)
         self._request = Partial(kind="text", run_id=run_id)
-        """The form of an update of the reply that is arriving."""
+        """Template for updates of the current reply."""
         self._timer: asyncio.TimerHandle | None = None
         self._outputs: dict[tuple[str, str], _OutputStream] = {}
 
@@ -128,7 +127,7 @@ class PartialStream:
                 self._stop_timer()
                 self._show_text(self._text.close())
             case SkillStepExecuted(step_id=step_id):
-                # The event has the result: output that is still held back is not shown any more.
+                # The event contains the result, so output that is still buffered is obsolete.
                 for stream in ("stdout", "stderr"):
                     if (output := self._outputs.pop((step_id, stream), None)) is not None:
                         output.close()
@@ -182,12 +181,12 @@ class _Line(Struct, frozen=True):
     """A line of the file."""
 
     number: int
-    """Counts without gaps within a driver. It starts with the time, so that the next driver continues above it."""
+    """Consecutive number. It starts at the current time, so that the next driver's numbers are higher."""
     partial: Partial
 
 
 class PartialFile:
-    """Writes partial updates next to the event log. A file that cannot be written is not missed."""
+    """Writes partial updates next to the event log. Errors are ignored, because the updates are for display only."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -233,9 +232,9 @@ class PartialReader:
         self._last = 0
 
     def read(self, *, is_driven: bool) -> list[Partial]:
-        """The updates since the last call. If nothing drives the run, a file that was not open before is left alone."""
+        """Return the updates since the last call. Without a driver, no new file is opened."""
         found = self._read_open()
-        # The end of a deleted file can still be read; then the file of the next driver follows.
+        # First read the rest of a deleted file, which is still open, then the file of the next driver.
         if is_driven and self._is_replaced():
             self.close()
             self._open()
@@ -264,7 +263,7 @@ class PartialReader:
         with suppress(OSError):
             found = self._read_from(self._position)
             if found and found[0].number > self._last + 1 and self._last:
-                # The file started again and is longer than before by now.
+                # The file was truncated and has already grown beyond the last position.
                 found = self._read_from(0)
             new = [line for line in found if line.number > self._last]
             self._last = new[-1].number if new else self._last
@@ -287,7 +286,7 @@ def _open_plain(path: str, flags: int) -> int:
 
 
 def _parse_line(text: bytes) -> _Line | None:
-    """None for the rest of a line of which the beginning was not read."""
+    """Parse a line; None for an incomplete one."""
     try:
         return msgspec.json.decode(text, type=_Line)
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
 """Available model providers, a test call, and the settings file for them. For `agent init` and the first-run dialog.
 
-Keys are looked for in the environment only, servers on this machine only. Nothing is written.
+It looks for keys in the environment and for servers on this machine, and writes nothing.
 """
 
 from collections.abc import Mapping
@@ -39,25 +39,25 @@ class Candidate(Struct, frozen=True, kw_only=True):
     label: str
     readiness: Readiness
     detail: str
-    """Reason for offering it: the variable that is set, the address that answers, or the missing part."""
+    """Reason for its readiness: the variable that is set, the address that answers, or what is missing."""
     base_url: str = ""
     models: tuple[str, ...] = ()
-    """Models that the server listed; empty if it was not asked or can't."""
+    """Models that the server listed; empty if it wasn't asked or can't list them."""
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """The choice that a settings file is written for."""
+    """The user's choice, for which a settings file is rendered."""
 
     provider: ProviderName
     model: str = ""
     base_url: str = ""
     profile: Literal["permissive", "guarded", "strict"] | None = "guarded"
-    """Profile to write; None if the agent's own profile and rules should decide: settings can only narrow those."""
+    """Profile to write; None to leave it to the agent's own profile and rules, which settings can only narrow."""
     agent: str = ""
 
 
 async def list_candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """List providers whose key is set, then answering local servers, then the others, the offline provider last."""
+    """List providers with a key, then local servers that answer, then the others, and the offline provider last."""
     vendors = [_describe_vendor(name, environ) for name in BUILT_IN]
     servers = await _list_servers(environ)
     ready = [each for each in vendors if each.readiness == "key"]
@@ -164,7 +164,7 @@ def _as_provider(name: str) -> ProviderName:
 
 
 async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
-    """Check all usual ports concurrently; a server is one that answers with a list of models."""
+    """Check the usual ports concurrently. A server is listed if it answers with a list of models."""
     addresses = {label: f"http://127.0.0.1:{port}/v1" for label, port in LOCAL_SERVERS.items()}
     if own := environ.get("OLLAMA_HOST", "").strip():
         addresses["Ollama"] = _build_ollama_address(own)
@@ -175,7 +175,7 @@ async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
         try:
             models = await check_candidate(server, {}, seconds=PROBE_SECONDS)
         except MetierError:
-            return  # nothing listens there, or something else does
+            return  # the port is closed, or another program uses it
         if models:
             detail = f"{_shorten(address)} answers, {len(models)} model{'' if len(models) == 1 else 's'}"
             found[label] = replace(server, detail=detail, models=models)

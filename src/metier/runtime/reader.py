@@ -21,7 +21,7 @@ from metier.store.failures import RunUnknown
 
 
 class RunReader:
-    """Reads the runs of one workspace. Nothing here writes, except that expired approvals are closed."""
+    """Queries about the runs of one workspace. They write nothing, except that they close expired approvals."""
 
     def __init__(self, host: Host, store: Store) -> None:
         self.host = host
@@ -33,7 +33,7 @@ class RunReader:
         return get_run_folder(self.host, run_id)
 
     async def read_entries(self, run_id: str, *, after: int = 0) -> list[Entry]:
-        """Read the journal of a run from the entry behind `after`. An unknown run has no entries."""
+        """Return the entries after number `after`. An unknown run has none."""
         return await read_entries(self.store, run_id, after=after)
 
     async def read(self, run_id: str) -> RunState:
@@ -43,8 +43,8 @@ class RunReader:
     async def find(self, name: str) -> RunRow:
         """Return a run by ID, unique prefix, or `latest`. Raises `RunUnknown`, `UsageError` if ambiguous."""
         prefix = "" if name == "latest" else name
-        # No name is the beginning of all: an unset shell variable must not cancel or delete a run.
-        # Two rows are enough to see that a prefix is ambiguous. IDs are ASCII, and other text is no prefix of one.
+        # An empty name, for example from an unset shell variable, would match every run: it must not cancel one.
+        # Two rows are enough to detect an ambiguous prefix. IDs are ASCII, so other text matches none.
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         await self._check_folders(name, rows)
         if not rows:
@@ -57,14 +57,14 @@ class RunReader:
 
     async def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
         """Raise `StoreDamaged` for a run that has a folder but is not in the store."""
-        # Of a database server other machines may delete runs; a file of this machine loses them only with its end.
+        # Other machines may have deleted runs from a database server. A damaged local file has lost its newest runs.
         may_lack = not rows or (name == "latest" and self.host.settings.store.backend == "sqlite")
         if not name or not name.isascii() or not may_lack:
             return
         lost = find_lost_run(self.host.runs, name, shard=self.host.settings.logging.shard)
         if lost is None or (rows and (lost.name < rows[0].run_id or lost.name.startswith(CHILD))):
             return
-        # Of two runs that began in one second the older may have the greater id.
+        # Of two runs that started in the same second, the older one may have the greater ID.
         if await self.store.find_run(lost.name) is None:
             raise describe_lost_run(lost)
 
@@ -78,13 +78,13 @@ class RunReader:
         return row
 
     async def get_status(self, run_id: str) -> RunStatus:
-        """The status of a run with its descendants. Raises `RunUnknown`."""
+        """Return the status of a run with its descendants. Raises `RunUnknown`."""
         return await get_status(self.store, await self.read(run_id))
 
     async def get_waiting(self, state: RunState) -> RunState:
-        """Return the state of the run that is really waited for: the run itself, or its deepest child."""
+        """Return the state of the run that waits: the run itself, or its deepest descendant."""
         return await get_waiting(self.store, state)
 
     async def list_all_waiting(self, state: RunState) -> list[RunState]:
-        """List all waiting descendants if several wait at the same time."""
+        """List all waiting runs: several descendants can wait at the same time."""
         return await list_all_waiting(self.store, state)

@@ -22,45 +22,45 @@ MAX_SCHEMA_BYTES = 256_000
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """A request for a new run, from a user or from another run. Its first entry records the result."""
+    """A request for a new run, from a user or from another run. The run's first entry is built from it."""
 
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
     agent: str = ""
-    """ID of the agent; empty for the one of the settings, or the built-in one."""
+    """ID of the agent; empty for the default agent of the settings, or the built-in one."""
     model: str = ""
     """Model to use instead of the agent's; the agent must allow it."""
     order: ChildRequest | None = None
-    """Work that a parent run or a task definition requests; its agent applies, not the one of the settings."""
+    """Request of a parent run or a task definition. Its agent applies instead of the default one."""
     parent_run_id: str = ""
     inherited_pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Pins of the parent run that bind this one too."""
+    """Pins of the parent run that also bind this run."""
     parent_worktree: RunWorktree | None = None
-    """The parent's worktree, which this run works in too unless it gets its own."""
+    """Worktree of the parent, which this run shares unless it gets its own."""
     settings_digest: str = ""
-    """Digest of the parent's settings; empty for those of the process that starts the run."""
+    """Digest of the parent's settings; empty for the settings of the starting process."""
     extra_input: ExtraInput | None = None
-    """The conversation before it, and the task step that it carries out."""
+    """Conversation before the run, and the task step that it executes."""
     context_id: str = ""
-    """Its conversation; empty for a run on its own."""
+    """ID of its conversation; empty for a run without one."""
     run_id: str = ""
-    """ID derived from the requester, if any; starting it twice raises `RunExists`."""
+    """ID to use, derived from the requester; starting it twice raises `RunExists`. Empty for a new ID."""
     trace_parent: str = ""
     """The W3C `traceparent` of the request; invalid values are ignored."""
     attachments: tuple[Media, ...] = ()
     """Pictures and documents for the model; see `runtime.attachments`."""
     output_schema: dict[str, JsonValue] | None = None
-    """JSON Schema of its result; an order has its own."""
+    """JSON Schema of the result; a request in `order` has its own."""
 
 
 def build_ordered(order: ChildRequest) -> RunRequest:
-    """Build the request for the work that a parent run or a task definition requests."""
+    """Build the run request for work that a parent run or a task definition requests."""
     return RunRequest(task=order.task, agent=order.agent, model=order.model, order=order)
 
 
 def join_trace(request: RunRequest, host: Host) -> RunRequest:
-    """Return the request as part of the environment's trace, if there is one."""
+    """Return the request with the trace of the environment (`TRACEPARENT`), if there is one."""
     return replace(request, trace_parent=host.environ.get(VARIABLE, ""))
 
 

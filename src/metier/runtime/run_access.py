@@ -43,7 +43,7 @@ from metier.views.run_view import RunView
 from metier.views.user_question import QuestionField
 
 CANCEL_SECONDS = 20.0
-"""Time that `cancel` waits for the driver: its grace period, and time to record the end."""
+"""Time that `cancel` waits for the driver, which needs its grace period and time to record the end."""
 
 
 class ApprovalInbox(Protocol):
@@ -59,7 +59,7 @@ class ApprovalInbox(Protocol):
 
 
 class RunList(Protocol):
-    """The part that `agent runs list` needs; it loads nothing that drives runs."""
+    """The part that `agent runs list` needs, without the modules that drive runs."""
 
     def list_pages(self, *, status: TaskState | None, limit: int) -> AsyncGenerator[list[RunRow]]: ...
 
@@ -82,7 +82,7 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
 
 
 class ContinuedRun(Struct, frozen=True, kw_only=True):
-    """A run after a decision: the one that a user started."""
+    """The run that a user started, after a decision about it or a descendant."""
 
     run_id: str
     in_background: bool
@@ -96,25 +96,25 @@ class Runs(Protocol):
     def approvals(self) -> ApprovalInbox: ...
 
     async def find(self, name: str) -> RunRow:
-        """Find a run by its ID, the beginning of its ID, or `latest`. Raises `RunUnknown`."""
+        """Find a run by its ID, a unique prefix of it, or `latest`. Raises `RunUnknown`."""
         ...
 
     async def get_outcome(self, run_id: str) -> RunOutcome: ...
 
     async def get_view(self, run_id: str) -> RunView:
-        """Return the run as people see it, with all of its children."""
+        """Return the view of the run for display, with all of its children."""
         ...
 
     async def get_record(self, run_id: str) -> dict[str, JsonValue]:
-        """Return all that is known of the run, as `agent runs show --json` prints it."""
+        """Return the whole record of the run, as `agent runs show --json` prints it."""
         ...
 
     async def follow(self, run_id: str, sink: Sink) -> None:
-        """Write every event to the sink until the run ends or waits."""
+        """Write every event to the sink until the run ends or waits for the user."""
         ...
 
     async def submit(self, request: RunRequest, settings: Mapping[str, str]) -> str:
-        """Start a run in the background and return its ID. A workspace was opened with the settings already."""
+        """Start a run in the background and return its ID. Only a server uses `settings`: a workspace has its own."""
         ...
 
     async def submit_task(self, request: TaskRequest) -> str:
@@ -122,7 +122,7 @@ class Runs(Protocol):
         ...
 
     async def get_question_fields(self, run_id: str) -> tuple[QuestionField, ...]:
-        """Return the fields that the run asks for; empty if it asks nothing."""
+        """Return the fields of the run's question; empty if it has none."""
         ...
 
     async def answer(self, run_id: str, answer: Answer, *, token: str = "") -> None:
@@ -134,7 +134,7 @@ class Runs(Protocol):
         ...
 
     async def continue_decided(self, run_id: str) -> ContinuedRun:
-        """Continue the run that a decision was made for, if it runs in the background."""
+        """Continue the run after a decision, if it runs in the background."""
         ...
 
     async def export(self, run_id: str, *, exact: bool = False) -> bytes:
@@ -143,7 +143,7 @@ class Runs(Protocol):
 
 
 type Notify = Callable[[RunRow], None]
-"""Tells workers that a run of theirs can continue. May block."""
+"""Tells workers that a run can continue. May block."""
 
 
 class LocalRuns(Struct, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         return build_outcome(status, folder=self.runtime.folder(run_id), exit_code=status.exit_code())
 
     async def get_view(self, run_id: str) -> RunView:
-        # Turns and tokens of all children count.
+        # All children, because the totals include their turns and tokens.
         return await read_run_view(self.runtime, run_id, max_children=None)
 
     async def get_record(self, run_id: str) -> dict[str, JsonValue]:
@@ -190,7 +190,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
 
     async def submit(self, request: RunRequest, settings: Mapping[str, str]) -> str:  # noqa: ARG002
         host = self.runtime.host
-        # Report a wrong broker before there is a run that no worker would claim.
+        # Report an invalid broker address first, or there would be a run that no worker claims.
         find_broker(host.settings.worker, host.environ)
         state = await submit(self.runtime, join_trace(request, host), queue=host.settings.worker.queue)
         await self._notify(state.run_id)
@@ -207,7 +207,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         status = await self.runtime.get_status(run_id)
         if token:
             check_run_token(self.runtime.host, token, status.state, waiting=status.waiting)
-        # A run with a driver may have been answered already: that is a conflict, not a wrong answer.
+        # A run with a driver may have been answered already. That is a conflict, not an invalid answer.
         if not status.row.driver:
             check_answer(status, answer)
         if not status.row.queue:
@@ -221,7 +221,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         row = await self.runtime.find(run_id)
         if row.status in ENDED:
             raise UsageError(f"Run {run_id!r} is already {row.status}")
-        # Requested again and again: a driver may release the run before it sees the request; then it ends here.
+        # Repeat the request: the driver may release the run before it sees it, and then this process ends the run.
         with anyio.move_on_after(CANCEL_SECONDS):
             while True:
                 state = await self.runtime.cancel(run_id, by=get_user())
@@ -239,7 +239,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         owner = await self.runtime.get_started(run_id)
         if not owner.queue:
             return ContinuedRun(run_id=owner.run_id, in_background=False)
-        # Its worker is about to release it, and a sweep finds the decision.
+        # The worker that holds the lease is about to release it. If it misses the decision, the next sweep finds it.
         with suppress(LeaseHeld):
             await wake(self.runtime, owner.run_id)
         await self._notify(owner.run_id)

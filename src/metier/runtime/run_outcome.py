@@ -1,4 +1,4 @@
-"""A run's outcome as one JSON document, and as the value that commands format: local ones and those on a server."""
+"""The outcome of a run, local or on a server: as one JSON document, and as the value that commands format."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ MAX_CAUSE_LINE_CHARACTERS = 240
 
 type Plan = dict[str, JsonValue]
 type Document = dict[str, Any]
-"""JSON. `msgspec` reads no `JsonValue`, which is a type of pydantic."""
+"""A JSON object. `Any`, because `msgspec` can't decode pydantic's `JsonValue`."""
 
 _ADVICE = {
     "no_skill": 'run `agent init` to create skills or `agent skills route "…"` to see matching ones, or use a model',
@@ -46,21 +46,21 @@ class TaskStepOutcome(Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of a run so far. Read from its document, which is the same on this machine and over HTTP."""
+    """The outcome of a run so far, read from its document, which is the same on this machine and over HTTP."""
 
     run_id: str
     status: TaskState
     exit_code: int
     result: str
     reason: str
-    """Why it failed, or the kind of its pause, in one word."""
+    """Code of the failure, or kind of the pause."""
     message: str
-    """Why it failed or waits, in one sentence."""
+    """Description of the failure or the pause."""
     cause: str
     waits_for: str
-    """The ID of the run that is waited for; empty if the run isn't paused."""
+    """ID of the waiting run; empty if the run isn't paused."""
     next: tuple[str, ...] = ()
-    """Commands that continue the run, or advice."""
+    """Commands that continue the run, or advice about a failure."""
     plan: Document | None = None
     """The plan of a dry run that has ended."""
     task_steps: tuple[TaskStepOutcome, ...] = ()
@@ -73,7 +73,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the run, on the machine that it was driven on."""
+        """Return the folder of the run on the machine that drove it."""
         return Path(self.paths["folder"])
 
     @property
@@ -82,7 +82,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
 
 
 def read_outcome(document: Document) -> RunOutcome:
-    """Read the document of a run. Raises `msgspec.ValidationError` for a document that is none."""
+    """Read the document of a run. Raises `msgspec.ValidationError` if it is invalid."""
     return replace(convert(document, RunOutcome), document=document)
 
 
@@ -149,7 +149,7 @@ def _list_commands(status: RunStatus) -> tuple[str, ...]:
 
 
 def _get_advice(failed: RunState, run_id: str) -> str:
-    """Return how a user continues `run_id`, which ended by the failure of this run: itself or a descendant."""
+    """Return advice for continuing `run_id`, which ended by the failure of `failed`: itself or a descendant."""
     if failed.failure is None:
         return ""
     if failed.failure.reason == "not_found":
@@ -160,7 +160,7 @@ def _get_advice(failed: RunState, run_id: str) -> str:
 
 
 def _advise_model(failed: RunState, run_id: str) -> str:
-    """Name the model of this provider whose name is nearest to the one that it doesn't have."""
+    """Suggest the provider's model whose name is nearest to the unknown one."""
     started = failed.started
     known = [name.rstrip("*") for name in load_facts().entries.get(started.provider, {})] if started else []
     hint = hint_nearest(started.model, [name for name in known if name]) if started else ""
@@ -184,7 +184,7 @@ def _approval_as_json(step: Step) -> JsonValue:
 
 
 def work_as_json(status: RunStatus) -> dict[str, JsonValue]:
-    """Build the inputs, task steps and children of a run, as far as it has any."""
+    """Build the inputs, task steps and children of a run. Missing ones are left out."""
     state = status.state
     order = state.started.order if state.started else None
     work: dict[str, JsonValue] = {}
@@ -223,12 +223,12 @@ def describe_work(outcome: RunOutcome) -> list[str]:
 
 
 def _child_status(child: Child, status: RunStatus) -> str:
-    """Prefer the journal; the end of a child is recorded there only once its siblings have ended too."""
+    """Return the status from the journal, or from the index until the child's siblings have ended too."""
     return child.status if child.status != "pending" else status.child_statuses.get(child.run_id, "open")
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the end of a program's output, where it reports its error, truncated and safe to show."""
+    """Return the last lines of a program's output, which usually report its error, truncated and sanitized."""
     lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_CAUSE_LINES:]
     return [
         line if len(line) <= MAX_CAUSE_LINE_CHARACTERS else f"{line[:MAX_CAUSE_LINE_CHARACTERS]}…" for line in lines

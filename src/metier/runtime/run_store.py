@@ -1,6 +1,6 @@
 """The store that holds the runs of a workspace.
 
-Reading runs needs no more than this; `runs` drives them and is not loaded for it.
+Commands that only read runs need no more than this module; `runs`, which drives them, takes longer to import.
 """
 
 import json
@@ -28,7 +28,7 @@ async def open_host_store(host: Host) -> Store:
     options = host.settings.store
     if not options.backend.startswith(PLUGIN):
         return await open_store(options, runs=host.runs, environ=host.environ, clock=host.clock)
-    # Plugins are loaded only where one of them brings the store.
+    # Imported here: loading plugins is slow, and few workspaces have a store from one.
     from metier.runtime.workspace.plugins import get_plugin_part, get_plugins
 
     registries = host.plugins or get_plugins(host).registries
@@ -39,10 +39,10 @@ async def open_host_store(host: Host) -> Store:
 
 
 def check_runs(host: Host) -> bool:
-    """Return True if the database of runs doesn't exist yet, so that `note_runs` must be called later.
+    """Return True if the run database doesn't exist yet, so that `note_runs` must be called once it does.
 
-    What a run is pinned to is not judged again when it is resumed: settings, policy, approvals. Raises
-    `UsageError` for runs that came with a clone.
+    Raises `UsageError` for runs that came with a clone: a resumed run uses its pinned settings, policy and approvals
+    without asking again, so a cloned database could grant permissions.
     """
     database = host.runs / DATABASE
     is_inside = database.resolve().is_relative_to(host.workspace.resolve()) or database.is_relative_to(host.workspace)
@@ -60,6 +60,7 @@ def check_runs(host: Host) -> bool:
 
 
 def note_runs(host: Host) -> None:
+    """Remember that this user created the run database."""
     note_file(host.runs / DATABASE, home=host.home)
 
 
@@ -101,7 +102,7 @@ class StoredRunList(Struct, frozen=True):
 async def count_progress(row: RunRow, store: Store) -> RunRow:
     """Return the row with its turns, tokens and cost so far.
 
-    The index has them since the run last stopped, without child runs that have not ended.
+    The index is updated when a run stops, and lacks child runs that have not ended. This reads them from the journals.
     """
     if row.status not in _OPEN:
         return row
@@ -137,7 +138,7 @@ def _count_journal(row: RunRow, entries: Sequence[tuple[str, dict[str, Any]]]) -
         children += entry.get("turns", 0) if kind == "child_ended" else 0
         tokens += usage.get("input_tokens", 0) + usage.get("output_tokens", 0)
         cost += entry.get("cost_usd", 0.0)
-    # Capabilities and hooks of earlier drives may have spent more than models did.
+    # The index may be higher: it includes costs of capabilities and hooks, which these entries lack.
     return replace(
         row, turns=max(row.turns, last + children), tokens=max(row.tokens, tokens), cost_usd=max(row.cost_usd, cost)
     )

@@ -1,4 +1,4 @@
-"""The runs of a workspace: queries, and the commands start, resume, cancel. Every interface uses it."""
+"""The runs of a workspace for every interface: queries, and the commands start, resume and cancel."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -31,9 +31,9 @@ class Runtime(RunReader):
         self._driver = driver(self)
 
     async def start(self, request: RunRequest, options: DriveOptions | None = None, *, queue: str = "") -> RunState:
-        """Start a run and drive it until it ends or waits for a user. Raises `UsageError` before it starts.
+        """Start a run and drive it until it ends or waits for the user. Raises `UsageError` before it starts.
 
-        With a `queue`, workers may claim it when it is handed back.
+        With a `queue`, workers may claim the run once this process hands it back.
         """
         wanted = request.agent or self.host.settings.runtime.agent or BUILT_IN
         agent = resolve_agent(self.host, BUILT_IN if request.order is not None else wanted, model=request.model)
@@ -42,7 +42,7 @@ class Runtime(RunReader):
     async def start_as(
         self, agent: ResolvedAgent, request: RunRequest, options: DriveOptions | None = None, *, queue: str = ""
     ) -> RunState:
-        """Start a run with an agent that was resolved before."""
+        """Start a run with a resolved agent."""
         check_notify(self.host)
         if request.output_schema is not None:
             await run_sync(check_output_schema, request.output_schema)
@@ -52,27 +52,27 @@ class Runtime(RunReader):
         return await self._driver.start(run_id, request, options or DriveOptions(), agent=agent, queue=queue)
 
     async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions | None = None) -> RunState:
-        """Start a run whose ID follows from what requests it. Raises `RunExists` if it has started."""
+        """Start a run whose ID derives from its request. Raises `RunExists` if it has started."""
         return await self._driver.start_child(run_id, request, options or DriveOptions())
 
     async def resume(self, run_id: str, answer: Answer | None = None, options: DriveOptions | None = None) -> RunState:
-        """Continue a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
+        """Continue a run after an answer, an approval, a signal or a crash. An ended run stays unchanged."""
         return await self._driver.resume(run_id, answer, options or DriveOptions())
 
     async def cancel(self, run_id: str, *, by: str) -> RunState:
-        """End a run for good. A run that another process drives is ended by that process, which is asked to."""
+        """Cancel a run. If another process drives it, that process is asked to end it."""
         return await self._driver.end(run_id, build_cancellation(by))
 
     async def time_out(self, run_id: str, *, seconds: float) -> RunState:
-        """End a run whose driver did not end it in time; if a process drives it, that one or the next ends it."""
+        """End a run whose driver exceeded its timeout. If a process still drives it, that one or the next ends it."""
         return await self._driver.end(run_id, build_timeout(seconds))
 
     async def delete_unstarted(self, run_id: str) -> None:
-        """Delete a row without a journal, as earlier versions made before a run started."""
+        """Delete a row without a journal, as earlier versions created before the start of a run."""
         await self._driver.delete_unstarted(run_id)
 
     def writing(self, run_id: str) -> AbstractAsyncContextManager[RunLog]:
-        """Hold the lease of a run and its log, without driving it."""
+        """Hold the lease and the log of a run without driving it."""
         return self._driver.writing(run_id)
 
 
@@ -84,7 +84,7 @@ async def open_runtime(host: Host) -> AsyncGenerator[Runtime]:
         try:
             yield Runtime(replace(host, clients=clients, traces=traces), store)
         finally:
-            # Shielded, because a cancellation must not lose the last spans or leave connections open.
+            # Shielded: a cancellation must not lose the last spans or leave connections open.
             with anyio.CancelScope(shield=True):
                 await clients.aclose()
                 if traces is not None:

@@ -1,8 +1,8 @@
-"""Delegation for skills that are called from Python: each delegated request is a run of the workspace.
+"""Delegation for skills that Python programs call: each delegated request becomes a run of the workspace.
 
-adapter = create_agent_adapter(create_executor("."), router=create_run_router("."))
+    adapter = create_agent_adapter(create_executor("."), router=create_run_router("."))
 
-The conversation that hands the work on is no run, so the run has no parent: it carries the conversation's id instead.
+The delegating conversation isn't a run, so the new run has no parent; its context is the ID of the conversation.
 Settings, rules, approvals and limits are those of the workspace.
 """
 
@@ -32,7 +32,7 @@ from metier.store.failures import RunExists
 
 
 class RunRouter(Struct, frozen=True):
-    """Starts or continues the run, and drives it until it ends or waits."""
+    """Starts or continues the run of a delegated request, and drives it until it ends or waits."""
 
     host: Host
 
@@ -43,7 +43,7 @@ class RunRouter(Struct, frozen=True):
                 state = await _start_or_resume(work, request, runtime)
                 if state.phase in FINAL:
                     return await read_response(state, runtime.store)
-                return build_waiting(work, await _get_wish(state, runtime))
+                return build_waiting(work, await _get_question(state, runtime))
 
 
 def create_run_router(
@@ -55,7 +55,7 @@ def create_run_router(
 
 
 async def _start_or_resume(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
-    """Continue the run, whose ID derives from the conversation's records: a second caller finds it there."""
+    """Start or continue the run. Its ID derives from the conversation, so concurrent callers get the same run."""
     if not (await runtime.read(work.run_id)).started:
         with suppress(RunExists):
             return await runtime.start_child(work.run_id, _build_request(work, request, runtime))
@@ -74,8 +74,8 @@ def _build_request(work: CalledRun, request: DelegationRequest, runtime: Runtime
     return replace(build_ordered(order), context_id=request.parent_context_id)
 
 
-async def _get_wish(state: RunState, runtime: Runtime) -> InputRequest:
-    """Return the question that the run or its deepest child waits for, or a sentence for the user."""
+async def _get_question(state: RunState, runtime: Runtime) -> InputRequest:
+    """Return the skill's question that the run waits for; otherwise the reason of the pause as a message."""
     waiting = await runtime.get_waiting(state)
     stored = await find_stored(waiting, runtime.store)
     if stored is not None and stored.input_request is not None:

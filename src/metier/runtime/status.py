@@ -1,4 +1,4 @@
-"""A run's status for every interface: what it waits for or failed by, how it continues, and its exit code."""
+"""The status of a run for every interface: the pause or failure, how to continue, and the exit code."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -21,7 +21,7 @@ from metier.store.failures import RunUnknown
 from metier.views.user_question import UserQuestion, parse_question
 
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
-# 128 plus the number of the signal, as shells report it.
+# 128 plus the number of the signal, as shells report it. SIGBREAK has no number in POSIX; it counts as SIGTERM.
 SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGBREAK": 143}
 
 _CODE_OF_REASON = {
@@ -39,7 +39,7 @@ _LIMIT_OF_REASON: dict[str, Limit] = {
 }
 
 USER_PAUSES = frozenset({"approval", "input", "in_doubt", "step_failed", "changed_code", "limit", "explicit"})
-"""Pauses that only a user ends. The others end by themselves or were the user's own doing."""
+"""Pauses that only the user can end. The others end by themselves, or the user caused them."""
 
 type WaitKind = Literal[
     "", "interrupted", "stopped", "approval", "input", "in_doubt", "step_failed", "changed_code", "limit"
@@ -47,20 +47,20 @@ type WaitKind = Literal[
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
-    """The status of a run, with the descendant that it waits for or failed by. Built by `compute_status`."""
+    """The status of a run, with the descendant that waits or failed. Built by `compute_status`."""
 
     row: RunRow
     state: RunState
     waiting: RunState
-    """The run that is waited for: this one, or a descendant."""
+    """The run that waits: this one or a descendant."""
     failed: RunState | None = None
-    """The run whose failure stopped this one: itself or a descendant."""
+    """The run whose failure stopped this one: this one or a descendant."""
     others: tuple[RunState, ...] = ()
-    """Other descendants that wait at the same time."""
+    """Other descendants that also wait."""
     question: UserQuestion | None = None
     """Question of the waiting run."""
     child_statuses: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Index statuses of children without an end in this run's journal, by run ID."""
+    """Index statuses of the children whose end isn't in this run's journal yet, by run ID."""
 
     @property
     def run_id(self) -> str:
@@ -76,12 +76,12 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Return True if a failed step stopped the run. A user may fix it later, but a caller has its answer."""
+        """Return True if a failed step stopped the run. A user may still fix it; for a caller this is the result."""
         return self.pause == "step_failed"
 
     @property
     def is_over(self) -> bool:
-        """Return True if a caller that cannot act as the user has nothing more to wait for."""
+        """Return True if a caller has nothing more to wait for: only the user could continue the run."""
         return self.is_final or self.is_stopped
 
     @property
@@ -104,12 +104,12 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_asking(self) -> bool:
-        """Return True if the question may be put to a caller that cannot act as the user."""
+        """Return True if the run asks a question that a caller other than the user may answer."""
         return not self.is_over and self.pause == "input" and self.question is not None
 
     @property
     def wait_kind(self) -> WaitKind:
-        """Return the user's next action: answer, decide, raise a limit, or just resume. Empty if there is none."""
+        """Return what the run needs from the user: an answer, an approval, a higher limit or just a resume."""
         if self.is_final:
             return "limit" if self.limit is not None and self.can_continue else ""
         if self.waiting.pause is None:
@@ -144,17 +144,17 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Return in one word why it failed, or the kind of its pause."""
+        """Return the code of the failure, or the kind of the pause."""
         return self.failure.reason if self.failure is not None else self.pause
 
     @property
     def message(self) -> str:
-        """Describe in one sentence why it failed or waits."""
+        """Return the description of the failure or the pause."""
         return self.failure.message if self.failure is not None else self.pause_reason
 
     @property
     def limit(self) -> Limit | None:
-        """Return the limit that ended the run or a descendant, or that it waits at."""
+        """Return the limit that the run or a descendant reached."""
         return find_limit(self.failed or self.waiting)
 
     @property
@@ -164,13 +164,13 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def can_continue(self) -> bool:
-        """Return True if `agent resume` can do anything: the run is open, or a limit or its provider ended it."""
+        """Return True if `agent resume` can continue it: it is open, or a limit or its provider ended it."""
         return not self.is_final or can_reopen(self.failed or self.state)
 
     def exit_code(self, *, signal: str = "") -> int:
-        """Return the exit code of a command that drove the run; `signal` is the one that stopped the command."""
+        """Return the exit code for a command that drove the run; `signal` is the signal that stopped the command."""
         code = exit_code(self.waiting, signal=signal)
-        # A task that stopped at a failed step ends with the code of the step.
+        # A task that stopped at a failed step exits with the code of that step.
         return (exit_code(self.failed) or FAILED) if code == FAILED and self.failed is not None else code
 
 
@@ -183,7 +183,7 @@ def compute_status(
     others: tuple[RunState, ...] = (),
     child_statuses: Mapping[str, str] | None = None,
 ) -> RunStatus:
-    """Build the status of a run; without `waiting`, of the run alone, whatever its descendants do."""
+    """Build the status of a run; without `waiting`, that of the run alone, regardless of its descendants."""
     waiting = waiting or state
     asked = waiting.question
     question = (
@@ -225,7 +225,7 @@ async def read_run(store: Store, run_id: str) -> RunState:
 
 
 async def list_all_waiting(store: Store, state: RunState) -> list[RunState]:
-    """Return the runs that are waited for, in the order they were requested: leaves of the tree of delegations."""
+    """List the waiting runs in the order of their requests: the leaves of the tree of child runs."""
     found: list[RunState] = []
     is_due = False
     for _, request in list_open_delegations(state):
@@ -234,12 +234,12 @@ async def list_all_waiting(store: Store, state: RunState) -> list[RunState]:
             is_due = True
         elif child.phase not in FINAL:
             found += await list_all_waiting(store, child)
-    # If some children have not started, or all have ended, the run itself is the one to continue.
+    # If some children have not started, or all have ended, the run itself can continue.
     return [*found, state] if is_due or not found else found
 
 
 async def get_waiting(store: Store, state: RunState) -> RunState:
-    """Return the first run that waits for a user, else the first that is waited for."""
+    """Return the first run that waits for the user, otherwise the first waiting run."""
     return _choose_waiting(await list_all_waiting(store, state))
 
 
@@ -248,14 +248,14 @@ def _choose_waiting(waiting: list[RunState]) -> RunState:
 
 
 async def find_failed(store: Store, state: RunState) -> RunState | None:
-    """Return the lowest descendant that failed and stopped its parents; None if this run didn't fail."""
+    """Return the deepest descendant whose failure stopped its parents; None if this run didn't fail."""
     if state.failure is None and not _is_stopped(state):
         return None
     return (await list_chain(store, state))[-1]
 
 
 async def list_chain(store: Store, state: RunState) -> list[RunState]:
-    """Return the run and the descendants that failed one because of the other, the lowest last."""
+    """Return the run, then the child whose failure stopped it, and so on; the deepest run is last."""
     chain = [state]
     while (step := find_failed_step(chain[-1])) is not None and step.delegated is not None:
         chain.append(await read_run(store, step.delegated.child_run_id))
@@ -267,7 +267,7 @@ def _is_stopped(state: RunState) -> bool:
 
 
 def find_failed_step(state: RunState) -> Step | None:
-    """Return the last failed step: earlier failures did not stop the run."""
+    """Return the last failed step. Earlier failures did not stop the run."""
     return next((step for step in reversed(state.steps) if step.finished and step.finished.is_error), None)
 
 
@@ -284,14 +284,14 @@ def get_cause(state: RunState | None) -> str:
 
 
 def find_limit(state: RunState) -> Limit | None:
-    """Return the limit that the run ended at or waits at."""
+    """Return the limit that the run reached, or None."""
     if state.pause is not None:
         return state.pause.limit
     return _LIMIT_OF_REASON.get(state.failure.reason) if state.failure is not None else None
 
 
 def suggest_limit(state: RunState, limit: Limit) -> float:
-    """Return twice the amount that was allowed."""
+    """Return twice the limit or the used amount, whichever is higher."""
     limits = get_run_limits(state)
     match limit:
         case "max_turns":
@@ -303,18 +303,18 @@ def suggest_limit(state: RunState, limit: Limit) -> float:
 
 
 def can_reopen(state: RunState) -> bool:
-    """Return True if a limit ended the run, or a provider that may reply now."""
+    """Return True if a limit ended the run, or its provider, which may work again."""
     return find_limit(state) is not None or (state.failure is not None and can_change_model(state))
 
 
 def can_change_model(state: RunState) -> bool:
-    """Return True if its provider ended the run, also if it was reopened since and no model has replied yet."""
+    """Return True if its provider ended the run, even if it was reopened since, until a model replies."""
     reason = state.failure.reason if state.failure is not None else state.reopened
     return reason in list_reasons() or reason == "prompt_too_large"
 
 
 def exit_code(state: RunState, *, signal: str = "") -> int:
-    """Map the state of one run to an exit code; `signal` is the one that stopped this process."""
+    """Map the state of one run to an exit code; `signal` is the signal that stopped this process."""
     if state.pause is not None:
         code = BUDGET if state.pause.limit == "max_cost_usd" else LIMIT if state.pause.limit else 0
         return code or _CODE_OF_PAUSE.get(state.pause.pause) or SIGNALS.get(signal, FAILED)

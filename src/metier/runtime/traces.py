@@ -1,6 +1,6 @@
 """Traces of runs: spans exported while a run is driven, or later from its journal.
 
-With traces off, nothing of OpenTelemetry is imported.
+OpenTelemetry is imported only if traces are enabled.
 """
 
 import json
@@ -25,7 +25,7 @@ from metier.telemetry.sinks import Cleaner
 
 
 class RunTracer:
-    """Traces one run of this process. `entries` are those already recorded."""
+    """Exports the spans of one run that this process drives. `entries` are those already recorded."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class RunTracer:
         entries: Sequence[Entry] = (),
         again: bool = False,
     ) -> None:
-        """`again` sends spans of earlier entries: a killed driver may not have sent them.
+        """Build the spans of the recorded entries; with `again`, also export them.
 
-        Receivers know the spans by their ids.
+        A killed driver may not have sent them. Receivers drop duplicates, because a span always has the same ID.
         """
         self._fold = SpanFold(run_id, with_content=with_content)
         self._exporter = exporter
@@ -60,9 +60,7 @@ class RunTracer:
 
 
 def clean_span(span: Span, cleaner: Cleaner) -> Span:
-    """Clean a span: names of tools and models are outside text; content is cleaned value by value, so that it stays
-    JSON.
-    """
+    """Redact a span. Names of tools and models are outside text too. JSON is redacted by value, so it stays valid."""
     text = cleaner.text
     known: dict[str, AttributeValue] = {}
     for name, value in span.attributes.items():
@@ -70,7 +68,7 @@ def clean_span(span: Span, cleaner: Cleaner) -> Span:
             known[name] = text(value) if name not in names.JSON_CONTENT else _clean_json(value, cleaner)
         else:
             known[name] = tuple(map(text, value)) if isinstance(value, tuple) else value
-    # Built again rather than copied: `replace` costs as much as all the rest.
+    # A new object, because `replace` would take as long as the rest of this function.
     return Span(
         trace_id=span.trace_id,
         span_id=span.span_id,
@@ -91,7 +89,7 @@ def _clean_json(value: str, cleaner: Cleaner) -> str:
 
 
 def open_live_exporter(host: Host) -> SpanExporter | None:
-    """Open the exporter; None if traces are off, or if the extra is missing, which is reported."""
+    """Open the exporter; None if traces are off. A missing extra is reported and disables them."""
     if not is_on(host.environ):
         return None
     try:
@@ -114,7 +112,7 @@ def open_exporter(host: Host, *, with_metrics: bool = False) -> SpanExporter:
 
 
 class RunSpans(Struct, frozen=True, kw_only=True):
-    """A run and its child runs as spans. A run in progress has only the finished ones."""
+    """The spans of a run and its child runs. For a run in progress, the finished spans."""
 
     trace_id: str
     runs: tuple[str, ...]
@@ -122,7 +120,7 @@ class RunSpans(Struct, frozen=True, kw_only=True):
 
 
 async def build_run_spans(host: Host, store: Store, run_id: str) -> RunSpans:
-    """Build the spans of a run, always with the same IDs. Raises `RunUnknown`."""
+    """Build the spans of a run. Their IDs derive from the run, so they are the same each time. Raises `RunUnknown`."""
     cleaner = build_host_cleaner(host)
     with_content = wants_content(host.environ)
     spans: list[Span] = []

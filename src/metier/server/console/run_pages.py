@@ -82,7 +82,8 @@ async def show_step(page: Here, name: str, key: str) -> Response:
 async def _render_run(page: Page, name: str, template: str, *, step: str) -> Response:
     runtime = page.state.runtime
     row = await runtime.find(name)
-    entries = await runtime.read_entries(row.run_id)  # once, because reading a long journal takes most of the page's time
+    # Read once, because reading a long journal takes most of the page's time.
+    entries = await runtime.read_entries(row.run_id)
     view = await _read_view(runtime, row, entries)
     waiting = await find_waiting_run(runtime, row)
     clean = build_host_cleaner(runtime.host).value
