@@ -10,7 +10,7 @@ from metier.engine.state.fold import fold
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import CHILD
-from metier.runtime.checks.present_policy import find_edit_denial, preview_call
+from metier.runtime.checks.present_policy import get_edit_denial, preview_call
 from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import Approvals
 from metier.runtime.records.run_folders import get_run_folder
@@ -26,7 +26,7 @@ class RunReader:
     def __init__(self, host: Host, store: Store) -> None:
         self.host = host
         self.store = store
-        refuse = partial(find_edit_denial, host=host, store=store)
+        refuse = partial(get_edit_denial, host=host, store=store)
         self.approvals = Approvals(store, host.clock, look=partial(preview_call, host), refuse=refuse)
 
     def folder(self, run_id: str) -> Path:

@@ -198,7 +198,7 @@ type EditedCall = tuple[str, dict[str, JsonValue]]
 """A tool and the arguments that a user edited."""
 
 
-async def find_edit_denial(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
+async def get_edit_denial(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
     """Return why a call that a user edited would be denied in this run, or an empty string.
 
     By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
