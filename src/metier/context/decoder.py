@@ -176,8 +176,8 @@ class Decoder:
             decision = _DecisionFields.model_validate(found).build()
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            message = f"{place or 'The decision'}: {first['msg']}"
+            location = ".".join(str(part) for part in first["loc"])
+            message = f"{location or 'The decision'}: {first['msg']}"
             return Undecodable(reason="invalid_decision", message=message, can_repair=True)
         if not decision.planned_actions and not decision.selected_skill and not decision.required_disclosure_paths:
             message = "The decision has nothing to do: no action, no skill, nothing to disclose"

@@ -91,20 +91,20 @@ def disclose_files(
     found: list[_Excerpt] = []
     refused: list[str] = []
     bytes_left, tokens_left = limits.max_reference_bytes, limits.max_reference_tokens
-    for wanted in dict.fromkeys(paths):
-        outcome = _get_text(skill, wanted, read=read, shown=shown)
+    for requested in dict.fromkeys(paths):
+        outcome = _get_text(skill, requested, read=read, shown=shown)
         if isinstance(outcome, _Refused):
-            refused.append(f"{wanted}: {outcome.reason}")
+            refused.append(f"{requested}: {outcome.reason}")
             continue
         # Escape before measuring, because escaping makes the text longer.
         whole = escape_marks(make_usable(outcome, skill.folder))
         text, is_truncated = _truncate(whole, bytes_left, tokens_left)
         if is_truncated and (not text or tokens_left < MIN_TOKENS):
-            refused.append(f"{wanted}: no room left, {limits.max_reference_tokens} tokens is the most at once")
+            refused.append(f"{requested}: no room left, {limits.max_reference_tokens} tokens is the most at once")
             continue
         bytes_left -= _count_bytes(text)
         tokens_left -= estimate_tokens(text)
-        path, _, section = wanted.partition("#")
+        path, _, section = requested.partition("#")
         found.append(_Excerpt(path, section, text, is_truncated=is_truncated))
     disclosure = _disclose(skill, 2, found)
     return Disclosure(pieces=disclosure.pieces, files=disclosure.files, refused=tuple(refused))
@@ -156,9 +156,9 @@ def make_usable(text: str, folder: str) -> str:
 
 def wrap(skill: SkillText, *, path: str, section: str, text: str) -> str:
     """Label skill content, so that the model can distinguish it from instructions."""
-    place = f"{path}#{section}" if section and section != "outline" else path
+    location = f"{path}#{section}" if section and section != "outline" else path
     trust = "" if skill.is_trusted else ' trusted="no"'
-    attributes = f'skill="{_attribute(skill.name)}" path="{_attribute(place)}"{trust}'
+    attributes = f'skill="{_attribute(skill.name)}" path="{_attribute(location)}"{trust}'
     return fence(text, tag=SKILL_CONTENT, attributes=attributes)
 
 
@@ -166,10 +166,10 @@ class _Refused(Struct, frozen=True):
     reason: str
 
 
-def _get_text(skill: SkillText, wanted: str, *, read: Read, shown: frozenset[str]) -> str | _Refused:
-    path, _, heading = wanted.partition("#")
+def _get_text(skill: SkillText, requested: str, *, read: Read, shown: frozenset[str]) -> str | _Refused:
+    path, _, heading = requested.partition("#")
     path = path.removeprefix("./")
-    if wanted in shown:
+    if requested in shown:
         return _Refused("it is in front of you already")
     if path.startswith(CODE_FOLDERS) or path in CODE_FILES:
         return _Refused("code is run, not read; script_help explains it")
@@ -215,12 +215,12 @@ def _truncate(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
         left_out = f"[… {len(lines) - count} of {len(lines)} lines left out; ask for a section …]"
         return "\n".join([*lines[:count], left_out])
 
-    count = _compute_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
+    count = _bisect(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
     if count:
         return keep(count), True
     # The first line alone exceeds the limit: return its start.
     first, mark = lines[0], keep(0)
-    length = _compute_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
+    length = _bisect(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
     return (f"{first[:length]}\n{mark}" if length else ""), True
 
 
@@ -232,9 +232,9 @@ def _count_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _compute_most(most: int, fits: Callable[[int], bool]) -> int:
-    """Find the greatest number up to `most` that fits, by bisection. Return 0 if none does."""
-    return bisect_right(range(1, most + 1), x=False, key=lambda number: not fits(number))
+def _bisect(limit: int, fits: Callable[[int], bool]) -> int:
+    """Find the greatest number up to `limit` that fits, by bisection. Return 0 if none does."""
+    return bisect_right(range(1, limit + 1), x=False, key=lambda number: not fits(number))
 
 
 def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerpt]) -> Disclosure:
@@ -244,8 +244,8 @@ def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerp
     for each in found:
         text = f"{each.text}\n\n{each.note}".strip() if each.note else each.text
         wrapped = wrap(skill, path=each.path, section=each.section, text=text)
-        place = f"{each.path}#{each.section}" if each.section else each.path
-        pieces.append(Disclosed(skill=skill.name, path=place, stage=stage, text=wrapped))
+        location = f"{each.path}#{each.section}" if each.section else each.path
+        pieces.append(Disclosed(skill=skill.name, path=location, stage=stage, text=wrapped))
         files.append(
             DisclosedFile(
                 path=each.path,

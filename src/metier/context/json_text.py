@@ -50,8 +50,8 @@ def _parse(text: str) -> JsonValue | NotJson:
         return cast("JsonValue", json.loads(text, parse_constant=_reject_constant))  # json gives only JSON values
     except (ValueError, RecursionError) as error:
         what = error.msg if isinstance(error, json.JSONDecodeError) else "A value is too deep, too long or not JSON"
-        place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        return NotJson(f"{what}{place}")
+        position = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        return NotJson(f"{what}{position}")
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -60,7 +60,7 @@ def _reject_constant(name: str) -> NoReturn:
 
 def _scan_object(text: str, start: int) -> tuple[int, str]:
     """Return the end of the object at `start`, or 0, and its text without comments and trailing commas."""
-    kept: list[str] = []
+    pieces: list[str] = []
     depth = 0
     index = start
     while index < len(text):
@@ -68,19 +68,19 @@ def _scan_object(text: str, start: int) -> tuple[int, str]:
         if character == '"':
             # Brackets and comment signs inside of strings don't count.
             end = _end_of_string(text, index)
-            kept.append(text[index:end])
+            pieces.append(text[index:end])
             index = end
             continue
         if character == "/" and text[index + 1 : index + 2] in ("/", "*"):
             index = _end_of_comment(text, index)
             continue
         if character in "}]":
-            _drop_trailing_comma(kept)
-        kept.append(character)
+            _drop_trailing_comma(pieces)
+        pieces.append(character)
         depth += (character in "{[") - (character in "}]")
         index += 1
         if depth == 0:
-            return index, "".join(kept)
+            return index, "".join(pieces)
     return 0, ""
 
 
@@ -97,9 +97,9 @@ def _end_of_comment(text: str, start: int) -> int:
     return len(text) if end < 0 else end + len(closing)
 
 
-def _drop_trailing_comma(kept: list[str]) -> None:
-    last = len(kept) - 1
-    while last >= 0 and kept[last].isspace():
+def _drop_trailing_comma(pieces: list[str]) -> None:
+    last = len(pieces) - 1
+    while last >= 0 and pieces[last].isspace():
         last -= 1
-    if last >= 0 and kept[last] == ",":
-        del kept[last:]
+    if last >= 0 and pieces[last] == ",":
+        del pieces[last:]

@@ -222,8 +222,8 @@ def render_steps(steps: Sequence[StepExecutionResult]) -> str:
         lines.append(f"- {len(steps) - MAX_LISTED_STEPS} steps before these")
     for step in steps[-MAX_LISTED_STEPS:]:
         code = f" (exit {step.exit_code})" if step.exit_code is not None else ""
-        said = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
-        lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {said}".rstrip(": "))
+        summary = " ".join((step.stdout_summary or step.stderr_summary).split())[:200]
+        lines.append(f"- {step.step_id} {step.tool} {step.status}{code}: {summary}".rstrip(": "))
     return "# Earlier steps, summarised\n" + fence("\n".join(lines), tag=TOOL_OUTPUT)
 
 
@@ -231,17 +231,17 @@ def without_native_calls(exchange: Exchange) -> Exchange:
     """Replace native calls with text, for models without tool calls. Return the same object if it has none."""
     if not any(isinstance(part, ToolCallPart | ThinkingPart) for part in exchange.reply.parts):
         return exchange
-    said = [part for part in exchange.reply.parts if isinstance(part, TextPart)]
+    texts = [part for part in exchange.reply.parts if isinstance(part, TextPart)]
     called = [
         TextPart(text=f"Called {part.name} with {json.dumps(part.arguments, ensure_ascii=False)}")
         for part in exchange.reply.parts
         if isinstance(part, ToolCallPart)
     ]
     results = tuple(
-        Message(role="user", parts=tuple(told for part in message.parts for told in _render_result(part)))
+        Message(role="user", parts=tuple(rendered for part in message.parts for rendered in _render_result(part)))
         for message in exchange.results
     )
-    reply = Message(role="assistant", parts=(*said, *called) or (TextPart(text="(nothing)"),))
+    reply = Message(role="assistant", parts=(*texts, *called) or (TextPart(text="(nothing)"),))
     return replace(exchange, reply=reply, results=results)
 
 
@@ -269,11 +269,11 @@ class Capped(NamedTuple):
 
 def cap_layer(layer: LayerName, text: str) -> Capped:
     """Truncate the text of a layer to its limit, with a marker."""
-    most = CAPS.get(layer)
-    if most is None or len(text) <= most:
+    limit = CAPS.get(layer)
+    if limit is None or len(text) <= limit:
         return Capped(text, 0)
-    marker = f"\n[… {len(text) - most} characters left out: at most {most} of this layer are used …]"
-    return Capped(text[:most] + marker, len(text) - most)
+    marker = f"\n[… {len(text) - limit} characters left out: at most {limit} of this layer are used …]"
+    return Capped(text[:limit] + marker, len(text) - limit)
 
 
 def cap_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:

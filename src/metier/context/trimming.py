@@ -136,18 +136,18 @@ class Trimmer:
             self.prompt = replace(self.prompt, run=run)
         return len(smaller)
 
-    def _cut_newest(self, least: int) -> None:
+    def _cut_newest(self, min_characters: int) -> None:
         """Shorten the newest results to the largest size that fits, always from the original text."""
         newest = _get_newest(self.prompt.run)
         if not newest:
             return
         for characters in NEWEST_CHARACTERS:
-            if self.excess <= 0 or characters < least:
+            if self.excess <= 0 or characters < min_characters:
                 break
             self._restore_newest(newest)
             self._cut([each for each in self.prompt.run if each.number == newest], "short", characters, enough=0)
         cut = [trim.characters for trim in self.trims if trim.exchange == newest]
-        if cut and cut[-1] >= least:
+        if cut and cut[-1] >= min_characters:
             self.labels.append(f"run:newest results over {cut[-1]} characters")
 
     def _restore_newest(self, newest: int) -> None:
@@ -233,17 +233,17 @@ class History(Struct, frozen=True, kw_only=True):
 def apply_trims(history: History, trims: Iterable[Trim]) -> History:
     """Apply recorded trims."""
     # Unchanged turns stay the same objects, because token counts and wire forms are cached by identity.
-    wanted: dict[int, list[Trim]] = {}
+    by_exchange: dict[int, list[Trim]] = {}
     for trim in trims:
         if trim.what == "exchange":
-            wanted.setdefault(trim.exchange, []).append(trim)
-    if not wanted:
+            by_exchange.setdefault(trim.exchange, []).append(trim)
+    if not by_exchange:
         return history
     run: list[Exchange] = []
     earlier = list(history.earlier)
     for exchange in history.run:
         smaller: Exchange | None = exchange
-        for trim in wanted.get(exchange.number, ()):
+        for trim in by_exchange.get(exchange.number, ()):
             smaller = _make_smaller(smaller, trim) if smaller is not None else None
         if smaller is None:
             earlier.extend(exchange.steps)
@@ -259,8 +259,8 @@ def _make_smaller(exchange: Exchange, trim: Trim) -> Exchange | None:
         case "line":
             results = tuple(_map_texts(message, _to_line) for message in exchange.results)
         case "short":
-            most = trim.characters or SHORT_CHARACTERS
-            results = tuple(_map_texts(message, lambda text: _shorten(text, most)) for message in exchange.results)
+            limit = trim.characters or SHORT_CHARACTERS
+            results = tuple(_map_texts(message, lambda text: _shorten(text, limit)) for message in exchange.results)
     is_same = all(one is other for one, other in zip(results, exchange.results, strict=True))
     return exchange if is_same else replace(exchange, results=results)
 
@@ -276,12 +276,12 @@ def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
     return message if is_same else replace(message, parts=parts)
 
 
-def _shorten(text: str, most: int) -> str:
+def _shorten(text: str, limit: int) -> str:
     """Keep head and tail, with the total number of omitted characters between them."""
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
     before = _count_missing(text)
-    room = max(0, most - len(_mark(len(text) + before)))
+    room = max(0, limit - len(_mark(len(text) + before)))
     head, tail = room - room // 2, room // 2
     return f"{text[:head]}{_mark(len(text) - room + before)}{text[len(text) - tail :]}"
 

@@ -43,9 +43,9 @@ class A2aOptions(Value):
             read_agents(agents)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "it"
+            location = ".".join(map(str, first["loc"])) or "it"
             raise PydanticCustomError(
-                "agents", "cannot be used: {said}", {"said": f"{place}: {first['msg']}"}
+                "agents", "cannot be used: {problem}", {"problem": f"{location}: {first['msg']}"}
             ) from None
         return agents
 

@@ -101,8 +101,8 @@ def _get_address(error: BaseException) -> str:
 def _describe_mismatch(error: ValidationError) -> str:
     """Describe the first mismatch without the value: replies are untrusted and may hold secrets."""
     first = error.errors(include_input=False, include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]
+    location = ".".join(map(str, first["loc"]))
+    return f"{location}: {first['msg']}" if location else first["msg"]
 
 
 def _quote(body: bytes) -> str:

@@ -130,10 +130,10 @@ class UsageStore(Protocol):
         """Count runs by the hour of their creation and by status, without child runs."""
         ...
 
-    async def sample_times(self, *, since: datetime, most: int) -> tuple[int, list[RunTime]]:
-        """Count the runs that were created since a time and have ended, and return an even sample of about `most`.
+    async def sample_times(self, *, since: datetime, sample_size: int) -> tuple[int, list[RunTime]]:
+        """Count the ended runs that were created since a time, and return an even sample of them, newest first.
 
-        Newest first, without child runs. A sample, because reading the times of 100,000 runs takes half a second.
+        Without child runs. Reading the times of all of 100,000 runs would take half a second.
         """
         ...
 

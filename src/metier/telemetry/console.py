@@ -103,7 +103,7 @@ _MAX_DETAIL = 400
 _WIDE = 120
 """Minimum terminal width for aligned columns."""
 _MAX_LINES = 3
-_MAX_SAID = 120
+_MAX_STDERR_LINE = 120
 
 
 class _Words(string.Formatter):
@@ -204,12 +204,12 @@ def render_line(record: EventRecord, *, turn: int, skill: str) -> Line:
 def _build_detail(wording: Wording, payload: Payload) -> str:
     """Build the detail. For a failed step, it ends with the last lines of stderr, which usually have the reason."""
     detail = _WORDS.format(wording.detail, p=payload).strip()
-    said = getattr(payload, "stderr_summary", "")
-    lines = [line.strip() for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
+    stderr = getattr(payload, "stderr_summary", "")
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()] if isinstance(stderr, str) else []
     if lines and (code := getattr(payload, "exit_code", None)):
         lines.insert(0, f"exit code {code}")
     shown = lines if len(lines) <= _MAX_LINES else [lines[0], "…", *lines[1 - _MAX_LINES :]]
-    return " ".join([detail, *([" | ".join(line[:_MAX_SAID] for line in shown)] if shown else [])])
+    return " ".join([detail, *([" | ".join(line[:_MAX_STDERR_LINE] for line in shown)] if shown else [])])
 
 
 def render_plain(line: Line) -> str:

@@ -405,11 +405,11 @@ async def check_times_of_ended_runs_are_sampled(case: Case) -> None:
     await case.first.create_run(replace(build_run("child-r9"), status="completed"))
     await case.first.create_run(build_run("r10"))
 
-    count, every = await case.second.usage.sample_times(since=NOON, most=100)
+    count, every = await case.second.usage.sample_times(since=NOON, sample_size=100)
     assert (count, [time.run_id for time in every]) == (9, [f"r{number}" for number in reversed(range(9))])
     assert [time.seconds for time in every][:2] == [8.0, 7.0]
     later = NOON + timedelta(minutes=3)
-    count, some = await case.second.usage.sample_times(since=later, most=3)
+    count, some = await case.second.usage.sample_times(since=later, sample_size=3)
     assert count == 6
     assert 2 <= len(some) <= 3
     assert {time.created_at >= later for time in some} == {True}

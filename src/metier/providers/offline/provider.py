@@ -241,8 +241,8 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return replace(reply, shortfall=short)
 
     def _build_ending(self, hint: str) -> "Ending":
-        wanted = {self._script_call(step).tool for step in self.plan.steps if step.skill and not step.problem}
-        missing = sorted(wanted - self.offered)
+        needed = {self._script_call(step).tool for step in self.plan.steps if step.skill and not step.problem}
+        missing = sorted(needed - self.offered)
         covered = self._get_covered()
         if missing:
             blocked = f"the tool {missing[0]!r} is not offered in this run"

@@ -261,8 +261,8 @@ def _user_messages(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
             case _:
                 assert_never(part)
     if seen:
-        said = [_text_piece("\n\n".join(texts))] if texts else []
-        return [*messages, {"role": "user", "content": [*said, *seen]}]
+        written = [_text_piece("\n\n".join(texts))] if texts else []
+        return [*messages, {"role": "user", "content": [*written, *seen]}]
     return [*messages, {"role": "user", "content": "\n\n".join(texts)}] if texts else messages
 
 

@@ -127,7 +127,7 @@ async def show_latency(page: Here, by: str = "model", since: str = "7d") -> Resp
     grouping = TIME_GROUPINGS[by]
     runtime, now = page.state.runtime, page.state.host.clock.now()
     started = parse_since(since, now=now)
-    total, sample = await runtime.store.usage.sample_times(since=started, most=_MAX_SAMPLE)
+    total, sample = await runtime.store.usage.sample_times(since=started, sample_size=_MAX_SAMPLE)
     groups = ((_name_group(time, grouping), time.seconds) for time in sample)
     return await page.render(
         "latency.html",

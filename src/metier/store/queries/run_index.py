@@ -96,9 +96,9 @@ def _build_conditions(search: RunSearch, dialect: Dialect) -> tuple[list[str], l
     values: list[SqlValue] = []
     for column, name in FIELDS:
         for attribute, negation in ((name, ""), (f"not_{name}", "NOT ")):
-            if wanted := list[str](getattr(search, attribute)):
+            if names := list[str](getattr(search, attribute)):
                 conditions.append(f"{negation}{column} {dialect.is_one_of}")
-                values.append(wanted)
+                values.append(names)
     words, patterns = _build_word_conditions(search, dialect)
     conditions += words
     values += patterns
@@ -183,8 +183,8 @@ async def delete_runs(
 
 def build_where(where: Conditions) -> tuple[str, list[str | int]]:
     """Return the text and the values of the conditions that have a value."""
-    wanted = {condition: value for condition, value in where.items() if value}
-    return " AND ".join(wanted) or "TRUE", list(wanted.values())
+    given = {condition: value for condition, value in where.items() if value}
+    return " AND ".join(given) or "TRUE", list(given.values())
 
 
 def _select(dialect: Dialect, hint: str = "") -> str:

@@ -99,7 +99,7 @@ class SqlUsage:
 
         return await self._database.read(query)
 
-    async def sample_times(self, *, since: datetime, most: int) -> tuple[int, list[RunTime]]:
+    async def sample_times(self, *, since: datetime, sample_size: int) -> tuple[int, list[RunTime]]:
         # The index by creation has the number and all conditions, so only the rows of the sample are read.
         ended = f"FROM runs WHERE created_at >= ? AND run_id NOT LIKE 'child-%' AND {_ENDED}"
 
@@ -109,7 +109,7 @@ class SqlUsage:
             rows = await db.fetch_all(
                 "SELECT run_id, created_at, updated_at, status, model, agent, task_id"
                 f" {ended} AND number % ? = 0 ORDER BY created_at DESC",
-                (since, max(1, -(-count // most))),
+                (since, max(1, -(-count // sample_size))),
             )
             return count, [_build_time(row) for row in rows]
 
