@@ -1,10 +1,10 @@
-"""The generated pages of the interfaces for programs: the names of `import metier`, and the routes of the server."""
+"""Render the reference of the Python and HTTP APIs."""
 
 import inspect
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 import metier
 
@@ -12,7 +12,7 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def render_python() -> str:
-    """Every public name with its signature, what it is for, and its public methods and fields."""
+    """Return every public name with its signature, purpose, public methods and fields."""
     parts = [
         "# Python API\n",
         "The public names of `import metier`. [The tutorial](../tutorials/python.md) shows how to use them.\n",
@@ -44,12 +44,24 @@ def _list_members(value: type) -> Iterator[str]:
         if name.startswith("_"):
             continue
         if inspect.isfunction(member):
-            yield f"- `{name}{_signature(member, is_method=True)}`: {_first_words(member)}"
+            yield _list_member(f"{name}{_signature(member, is_method=True)}", _first_words(member))
         elif isinstance(member, property) and member.fget is not None:
-            yield f"- `{name}`: {_first_words(member.fget)}"
+            yield _list_member(name, _first_words(member.fget))
     fields = [name for name in getattr(value, "__annotations__", {}) if not name.startswith("_")]
     if fields:
         yield f"- Fields: {', '.join(f'`{name}`' for name in fields)}"
+
+
+def _list_member(name: str, text: str) -> str:
+    return f"- `{name}`: {text}" if text else f"- `{name}`"
+
+
+class _Omitted:
+    """A default that is too long to show."""
+
+    @override
+    def __repr__(self) -> str:
+        return "…"
 
 
 def _signature(value: Any, *, is_method: bool = False) -> str:  # noqa: ANN401
@@ -61,7 +73,7 @@ def _signature(value: Any, *, is_method: bool = False) -> str:  # noqa: ANN401
     plain = [
         parameter.replace(
             annotation=inspect.Parameter.empty,
-            default=parameter.default if isinstance(parameter.default, str | int | float | bool | None) else "…",
+            default=parameter.default if isinstance(parameter.default, str | int | float | bool | None) else _Omitted(),
         )
         if parameter.default is not inspect.Parameter.empty
         else parameter.replace(annotation=inspect.Parameter.empty)
@@ -71,35 +83,41 @@ def _signature(value: Any, *, is_method: bool = False) -> str:  # noqa: ANN401
 
 
 def _first_words(value: Any) -> str:  # noqa: ANN401
-    """The first paragraph of the docstring, in one line."""
+    """Return the first paragraph of the docstring on one line."""
     text = inspect.getdoc(value) or ""
     return " ".join(text.split("\n\n")[0].split())
 
 
 def render_http() -> str:
-    """Every route with its parameters and what it is for, from the OpenAPI document that the server serves."""
+    """Return every route with its purpose and parameters, from the server's OpenAPI document."""
     schema = _load_schema()
     parts = [
         "# HTTP API\n",
         "The routes of `agent serve`; `/api/openapi.json` has the fields. See [the server](../operations/server.md).\n",
         "Every POST also accepts the header `Idempotency-Key`.\n",
-        "| route | purpose | parameters |\n| --- | --- | --- |",
     ]
+    group = ""
     for path, operations in sorted(schema["paths"].items()):
+        if (name := path.split("/")[3]) != group:
+            group = name
+            parts.append(f"## {group.capitalize()}\n")
         for method in _METHODS:
             if operation := operations.get(method):
-                named = ", ".join(
-                    f"`{each['name']}`"
-                    for each in operation.get("parameters", [])
-                    if each["in"] != "path" and each["name"] != "Idempotency-Key"
-                )
-                parts.append(f"| `{method.upper()} {path}` | {_summarise(operation)} | {named} |")
-    return "\n".join(parts) + "\n"
+                parts.extend(_describe_route(f"{method.upper()} {path}", operation))
+    return "\n".join(parts)
 
 
-def _summarise(operation: dict[str, Any]) -> str:
+def _describe_route(route: str, operation: dict[str, Any]) -> Iterator[str]:
     text = operation.get("description") or operation.get("summary") or ""
-    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+    first = " ".join(text.split("\n\n")[0].split())
+    yield f"### `{route}`\n\n{first}\n"
+    named = [
+        f"`{each['name']}`"
+        for each in operation.get("parameters", [])
+        if each["in"] != "path" and each["name"] != "Idempotency-Key"
+    ]
+    if named:
+        yield f"Parameters: {', '.join(named)}.\n"
 
 
 def _load_schema() -> dict[str, Any]:

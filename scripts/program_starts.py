@@ -91,21 +91,24 @@ def list_uses(module: Module) -> list[Use]:
 
 
 def render_page() -> str:
-    """Return the security page with its table as the source says."""
+    """Return the page with the programs of the launcher."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{head}{BEGIN}{render_table()}{END}{rest.partition(END)[2]}"
+    return f"{head}{BEGIN}\n{render_programs()}\n{END}{rest.partition(END)[2]}"
 
 
-def render_table() -> str:
+def render_programs() -> str:
+    """Return a section per program of the launcher."""
     users: dict[Use, list[str]] = {use: [] for use in USES}
     for module in list_modules():
         for use in list_uses(module) if module.name != LAUNCHER else ():
             users[use].append(f"`{module.name}`")
-    rows = [[*use, ", ".join(users[use])] for use in USES]
-    head = ["program", "started for", "found by", "environment", "working folder", "started in"]
-    lines = [" | ".join(cells) for cells in (head, *rows)]
-    lines.insert(1, "|".join(["---"] * len(head)))
-    return "".join(f"| {line} |\n" if "---" not in line else f"|{line}|\n" for line in lines)
+    facts = ("Started for", "Found by", "Environment", "Working folder", "Started in")
+    sections: list[str] = []
+    for use in USES:
+        values = (use.purpose, use.found, use.environment, use.folder, ", ".join(users[use]))
+        lines = [f"- {fact}: {value}" for fact, value in zip(facts, values, strict=True)]
+        sections.append("\n".join([f"## {use.program}", "", *lines, ""]))
+    return "\n".join(sections)
 
 
 def _list_names(tree: ast.Module) -> Iterator[str]:

@@ -181,14 +181,14 @@ def render_exit_codes() -> str:
     named = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.MetierError)]
     rows = [[str(cls.exit_code), f"`{cls.__name__}`", (cls.__doc__ or "").splitlines()[0]] for cls in named]
     meaning = [
-        ["0", "done"], ["1", "failed"], ["2", "wrong usage or configuration"], ["3", "waiting for approval"],
-        ["4", "waiting for input"], ["5", "denied by policy or not trusted"], ["6", "budget used up"],
-        ["7", "turn or time limit"], ["8", "provider or key"], ["9", "sandbox unavailable"],
-        ["10", "conflict: another process has it"], ["129, 130, 131, 143", "stopped by a signal"],
+        ["0", "done"], ["1", "failed"], ["2", "invalid usage or configuration"], ["3", "waiting for approval"],
+        ["4", "waiting for input"], ["5", "denied by policy or not trusted"], ["6", "budget exceeded"],
+        ["7", "turn or time limit"], ["8", "provider or API key error"], ["9", "sandbox unavailable"],
+        ["10", "in use by another process, or decided before"], ["129, 130, 131, 143", "stopped by a signal"],
     ]  # fmt: skip
     return (
         "# Exit codes\n\n" + _table(["code", "meaning"], meaning)
-        + "\n## Errors and the code they end with\n\n" + _table(["code", "error", "meaning"], sorted(rows))
+        + "\n## Errors and their codes\n\n" + _table(["code", "error", "meaning"], sorted(rows))
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def test_path_is_searched_in_known_places(modules: list[Module]) -> None:
     assert searching == set(SEARCHING)
 
 
-def test_the_security_page_has_the_table_of_the_launcher() -> None:
+def test_the_page_lists_the_programs_of_the_launcher() -> None:
     assert PAGE.read_text(encoding="utf-8") == program_starts.render_page(), "run `./dev docs`"
 
 

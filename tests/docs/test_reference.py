@@ -54,7 +54,7 @@ def test_every_route_of_the_api_is_in_the_reference() -> None:
     ]
 
     assert len(routes) > 30
-    assert [route for route in routes if f"| `{route}` |" not in page] == []
+    assert [route for route in routes if f"\n### `{route}`\n" not in page] == []
 
 
 @pytest.mark.parametrize("name", [name for name in metier.__all__ if not name.startswith("_")])

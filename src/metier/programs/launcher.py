@@ -1,7 +1,7 @@
 """Start programs. No other module starts a process; a test checks that.
 
 Metier starts few programs of its own. Each start names a `Use`: how the program is found, and its environment and
-folder. The uses are the rows of the table in `docs/contributing/programs.md`. Only three functions below build a
+folder. `docs/contributing/programs.md` lists the uses. Only three functions below build a
 `Program`, so that no file that a confined program can write is run outside the sandbox.
 """
 
@@ -28,7 +28,7 @@ NEUTRAL_FOLDER = Path(os.sep)
 
 
 class Use(NamedTuple):
-    """A program and how it is started: one row of the table in `docs/contributing/programs.md`."""
+    """A program and how it is started: one section of `docs/contributing/programs.md`."""
 
     program: str
     purpose: str
@@ -55,7 +55,7 @@ UV = Use(
     "a short list; `PATH` is the trusted search",
     "Metier's cache",
 )
-PROBE = Use("`--version` of these programs", "`agent doctor`", "as in their rows", "only `PATH`", "`/`")
+PROBE = Use("`--version` of these programs", "`agent doctor`", "as in their sections", "only `PATH`", "`/`")
 SUPERVISOR = Use(
     "the supervisor",
     "each program that a tool starts",

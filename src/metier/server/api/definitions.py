@@ -76,6 +76,7 @@ async def show_task(state: State, task: TaskName) -> Response:
 
 @router.get("/agents", response_model=Listing)
 async def list_agents(state: State) -> Response:
+    """List the agents of the workspace, including invalid ones with their problems."""
     return answer_page(state, await run_sync(_read_agents, state.host))
 
 

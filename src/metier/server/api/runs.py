@@ -242,6 +242,7 @@ async def export(state: State, run: RunName) -> Response:
 
 @router.get("/{run}/artifacts", response_model=Listing)
 async def list_artifacts(state: State, run: RunName) -> Response:
+    """List the artifacts of a run with their sizes."""
     row = await state.runtime.find(run)
     folder = state.runtime.folder(row.run_id) / "artifacts"
     files = sorted(file for file in folder.glob("*") if file.is_file() and not file.is_symlink())

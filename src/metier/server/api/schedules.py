@@ -44,11 +44,14 @@ async def list_all(state: State) -> Response:
 
 @router.get("/{name}", response_model=dict[str, JsonValue])
 async def show(state: State, name: Name) -> Response:
+    """Return a schedule with its next due times and the outcomes of the last ones."""
     return answer(state, await _describe(state, await _find(state, name)))
 
 
 @router.post("", status_code=201, response_model=dict[str, JsonValue])
 async def add(request: Request, state: State, wanted: NewSchedule, key: Key = "") -> Response:
+    """Add a schedule."""
+
     async def work(_once: Once) -> Document:
         known = await add_schedule(state.runtime, build_schedule(wanted.definition), replaces=wanted.replace)
         return await _describe(state, known)
@@ -58,11 +61,13 @@ async def add(request: Request, state: State, wanted: NewSchedule, key: Key = ""
 
 @router.post("/{name}/pause", response_model=dict[str, JsonValue])
 async def pause(request: Request, state: State, name: Name, key: Key = "") -> Response:
+    """Pause a schedule. Times that are due during the pause are skipped."""
     return await _set_paused(request, state, name, key=key, is_paused=True)
 
 
 @router.post("/{name}/resume", response_model=dict[str, JsonValue])
 async def resume(request: Request, state: State, name: Name, key: Key = "") -> Response:
+    """Resume a paused schedule."""
     return await _set_paused(request, state, name, key=key, is_paused=False)
 
 
