@@ -90,6 +90,16 @@ def count_ended(rows: list[RunRow]) -> int:
     return sum(row.status == "completed" for row in rows)
 
 
+async def describe_unfinished(runtime: Runtime) -> list[str]:
+    """Status, lease and last entries of each run that has not completed."""
+    lines: list[str] = []
+    for row in await runtime.store.list_runs(limit=1000):
+        if row.status != "completed":
+            entries = await runtime.store.read_journal(row.run_id)
+            lines.append(f"{row} {[(entry.kind, entry.data[:300]) for entry in entries[-4:]]}")
+    return lines
+
+
 async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int]:
     """Number of completed runs, and of questions about interrupted steps."""
     deadline = time.monotonic() + SIZE.longest_seconds
@@ -134,6 +144,7 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
 
             took = time.monotonic() - began
             print(f"{ended} of {SIZE.runs} runs, {storm.kills} kills, {asked} answers, {took:.0f} s")
+            assert await describe_unfinished(runtime) == []
             assert ended == SIZE.runs
             assert storm.is_over
             assert storm.kills >= 1
