@@ -113,7 +113,7 @@ def test_unknown_and_unclear_names_of_runs_are_refused(
 
     err = capsys.readouterr().err
     assert "There is no run 'nothing'" in err
-    assert "More than one run begins with '2'" in err
+    assert "More than one run starts with '2'" in err
 
 
 def test_an_ended_run_is_left_as_it_is(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:

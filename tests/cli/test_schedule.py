@@ -157,7 +157,7 @@ def test_what_cannot_be_started_is_refused_when_it_is_added_and_recorded_when_it
     model.follow(says("Done."))
     assert workspace.agent("schedule", "add", "a", "Go", "--every", "1h", "--agent", "ghost") == 2
     assert workspace.agent("schedule", "add", "a", "Go", "--cron", "61 * * * *") == 2
-    assert "is no cron expression" in capsys.readouterr().err
+    assert "is not a cron expression" in capsys.readouterr().err
     agent = workspace.write(".agent/agents/writer/AGENT.md", "---\nname: writer\ndescription: Writes.\n---\n\nWrite.\n")
     assert workspace.agent("schedule", "add", "a", "Go", "--every", "1m", "--agent", "writer") == 0
     assert workspace.agent("schedule", "add", "a", "Go", "--every", "1m") == 2

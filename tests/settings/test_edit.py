@@ -55,7 +55,7 @@ def test_files_of_every_form_are_changed(before: str, key: str, value: str, afte
 
 
 def test_a_file_that_is_not_yaml_is_not_touched() -> None:
-    with pytest.raises(UsageError, match="not YAML"):
+    with pytest.raises(UsageError, match="YAML syntax error in line 1"):
         set_in_text("a: [1", "runtime.max_turns", "9")
 
 

@@ -168,7 +168,7 @@ ROWS: tuple[Row, ...] = (
             ".agent/schedules.yaml": "schedules:\n  a:\n    cron: soon\n    prompt: go\n  b:\n    every: 1h\n    task: ghost\n  c: 3\n  d:\n    evry: 1h\n"
         },
         says=(
-            ".agent/schedules.yaml:2: error: Schedule 'a': 'soon' is no cron expression: Wrong number of fields [schedule_invalid]",
+            ".agent/schedules.yaml:2: error: Schedule 'a': 'soon' is not a cron expression: Wrong number of fields [schedule_invalid]",
             ".agent/schedules.yaml:8: error: Schedule 'c' must be a mapping [not_a_mapping]",
             ".agent/schedules.yaml:10: error: Unknown key 'evry' [unknown_key] (Did you mean 'every'?)",
             ".agent/schedules.yaml:5: error: Schedule 'b': no task is called 'ghost' [unknown_task] (Add the task, or take the name out)",

@@ -56,7 +56,7 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         from metier.cli.shared.failure import report
 
-        return report(error, debug=debug)
+        return report(error, debug=debug, args=own)
 
 
 def _prepare_streams() -> None:

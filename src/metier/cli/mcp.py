@@ -57,7 +57,8 @@ def add(
     host = open_host(config)
     if bool(command) == bool(url):
         raise UsageError(
-            "Pass either a command after `--` or --url", hint=f"agent mcp add {name} -- uvx mcp-server-time"
+            "Pass either a command after `--` or --url",
+            hint=f"For example, `agent mcp add {name} -- uvx mcp-server-time`",
         )
     server: dict[str, JsonValue] = {"url": url} if url else {"command": (command or [""])[0]}
     if command and command[1:]:
@@ -82,7 +83,7 @@ def remove(name: Annotated[str, typer.Argument(help="Server name.")], *, config:
     named = [server for server in load_host_config(host).servers if server.name == name]
     removed = [file for file in (_get_file(host, shared=False), _get_file(host, shared=True)) if _drop(file, name)]
     if not removed:
-        raise UsageError(f"No MCP server is called {name!r}", hint="Run `agent mcp list` to list them")
+        raise UsageError(f"No MCP server is called {name!r}", hint="Run `agent mcp list` to list MCP servers")
     for server in named:
         open_acceptances(host).forget(server)
     warn_line(f"{name} is no longer in {', '.join(repr(str(file.relative_to(host.workspace))) for file in removed)}")
@@ -198,7 +199,7 @@ def list_servers(
         for standing in standings:
             write_server_status(standing)
         if not standings:
-            warn_line(f"No servers: there is no '{host.settings.mcp.file}' and no '.mcp.json', or they name none")
+            warn_line(f"No MCP servers in '{host.settings.mcp.file}' or '.mcp.json'; add one with `agent mcp add`")
     return int(any(standing.state in ("does not start", "changed") for standing in standings))
 
 
@@ -308,7 +309,7 @@ def examine(host: Host, *, start: bool = False) -> list[Standing]:
 def _choose(host: Host, names: list[str], *, every: bool) -> list[ServerDefinition]:
     servers = load_host_config(host).servers
     if every != (not names):
-        raise UsageError("Name the servers, or pass --all", hint="Run `agent mcp list` to list them")
+        raise UsageError("Name the servers, or pass --all", hint="Run `agent mcp list` to list MCP servers")
     if every:
         servers = choose_servers(load_host_config(host), host.settings.mcp.servers)
         if not servers:
@@ -317,7 +318,7 @@ def _choose(host: Host, names: list[str], *, every: bool) -> list[ServerDefiniti
     known = {server.name: server for server in servers}
     for name in names:
         if name not in known:
-            hint = hint_nearest(name, known) or f"Available: {', '.join(known) or 'none'}"
+            hint = hint_nearest(name, known) or "Run `agent mcp list` to list MCP servers"
             raise UsageError(f"No MCP server is called {name!r}", hint=hint)
     return [known[name] for name in dict.fromkeys(names)]
 

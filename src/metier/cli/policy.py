@@ -60,7 +60,7 @@ def explain(
 ) -> int:
     """Explain the decision for a tool call."""
     if agent and rules:
-        raise UsageError("--agent and --rules are mutually exclusive")
+        raise UsageError("--agent and --rules are mutually exclusive", hint="Use one of them")
     host = root.resolve() if root is not None else current_workspace()
     default = cache(lambda: _open_policy(agent, rules, root=host, config=config))
     if batch:
@@ -233,7 +233,8 @@ def _open_file(file: Path, *, root: Path) -> RulePolicy:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Cannot read the rules {str(file)!r}", hint="Pass a YAML file with rules") from error
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"File {str(file)!r} cannot be read: {reason}", hint="Pass a YAML file with rules") from error
     return build_rules_policy(text, file=str(file), root=root)
 
 

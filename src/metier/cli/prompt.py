@@ -78,7 +78,7 @@ def _check(*, text: str, agent: str, task: str, run: str, turn: int | None) -> N
     if not run and turn is not None:
         raise UsageError("--turn and --against need --run", hint="Add --run latest")
     if text and task:
-        raise UsageError("Pass the task as text or with --task, not both")
+        raise UsageError("Pass the task as text or with --task, not both", hint="Use one of them")
 
 
 async def _show_run(

@@ -119,11 +119,7 @@ class LazyGroup(TyperGroup):
         name = args[0]
         command = load_part(args) or self.get_command(ctx, name)
         if command is None and not name.startswith("-") and not ctx.resilient_parsing:
-            nearest = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
-            task = f"To run a task, use `agent run {shlex.quote(name)}`" if " " in name.strip() else ""
-            raise UsageError(
-                f"No such command {name!r}", hint=task or nearest or "Run `agent --help` to list the commands"
-            )
+            raise UsageError(f"No such command {name!r}", hint=_hint_command(name))
         if command is not None and (len(args) == 1 or _HELP & set(args)):
             # Imported only for help, because the texts are read from a file.
             importlib.import_module("metier.cli.help.help_texts").dress(command, f"agent {ALIASES.get(name, name)}")
@@ -148,6 +144,17 @@ class LazyGroup(TyperGroup):
         sections = dict.fromkeys(lazy.section for lazy in COMMANDS.values() if lazy.section not in ("", ADVANCED))
         for section in sections:
             write_section(formatter, section)
+
+
+def _hint_command(name: str) -> str:
+    """Suggest a task, a subcommand of the same name (`agent watch` for `agent runs watch`) or a similar command."""
+    if " " in name.strip():
+        return f"To run a task, use `agent run {shlex.quote(name)}`"
+    paths: Mapping[str, object] = importlib.import_module("metier.cli.help.help_texts").load_texts()
+    if same := [path for path in paths if path.endswith(f" {name}")]:
+        return f"Did you mean {' or '.join(f'`{path}`' for path in same)}?"
+    nearest: str = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
+    return nearest or "Run `agent --help` to list the commands"
 
 
 def write_section(formatter: Any, section: str) -> None:  # noqa: ANN401 - Typer does not export the formatter's type

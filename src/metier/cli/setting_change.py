@@ -1,7 +1,6 @@
 """Write one setting into the settings file that holds here. `agent config set` and `agent skills enable` use it."""
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -16,11 +15,11 @@ from metier.cli.trust import is_trusted_folder, renew_trust
 from metier.definitions.files.user_folders import get_config_folder
 from metier.definitions.nearest import suggest
 from metier.definitions.text.yaml_text import Plain
-from metier.errors import ConfigError, UsageError
+from metier.errors import UsageError
 from metier.settings.clone_settings import narrow, set_profile
 from metier.settings.discovery import FILE_NAME, find_own_file
 from metier.settings.keys import Leaf, all_leaves, find_nearest_key, variables_of
-from metier.settings.layers import check_alone, read_file, split_text
+from metier.settings.layers import check_alone, read_file, read_json_list, split_text
 from metier.settings.setting_values import Given, Origin, looks_secret, render_value
 from metier.skills.git.clones import find_origin
 from metier.skills.trust.workspace_trust import list_brought
@@ -43,7 +42,7 @@ class Change(Struct, frozen=True, kw_only=True):
 def change_setting(key: str, text: str, *, mine: bool) -> Change:
     """Set `key` to what a person typed, in the file that holds here or in their own. A missing file is made.
 
-    Raises `UsageError`, and `ConfigError` for a value that cannot be; then nothing is written.
+    Raises `UsageError` for an invalid key or value; then nothing is written.
     """
     leaf = _get_leaf(key)
     if looks_secret(text):
@@ -51,10 +50,12 @@ def change_setting(key: str, text: str, *, mine: bool) -> Change:
             f"{key} looks like a secret; secrets are read only from environment variables",
             hint="Set the variable instead, such as ANTHROPIC_API_KEY",
         )
+    if leaf.takes_list and text.lstrip().startswith("[") and read_json_list(text) is None:
+        raise UsageError(f"{key} must be a JSON list of texts, not {text!r}", hint='For example, \'["a", "b"]\' or a,b')
     value = None if leaf.is_optional and text == "null" else split_text(leaf, text)
     problems = check_alone({key: Given(value, Origin(kind="file", file="the new value"))})
     if problems:
-        raise ConfigError(f"{key} cannot have this value; nothing was changed", hint="", problems=problems)
+        raise UsageError(problems[0].message, hint=problems[0].hint or "Nothing was changed")
     file = find_target(mine=mine)
     if not mine:
         _check_effect(file, key, value)
@@ -202,8 +203,10 @@ def _read(text: str) -> Tree:
         # Every scalar stays text.
         value = cast("object", yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506 - constructs strings only
     except yaml.YAMLError as error:
-        where = re.sub(r"\s+", " ", str(error))
-        raise UsageError(f"The settings file is not YAML: {where}", hint="Run `agent config validate`") from error
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        hint = "Run `agent check settings` for details; nothing was changed"
+        raise UsageError(f"The settings file has a YAML syntax error{line}", hint=hint) from error
     return cast("Tree", value) if isinstance(value, dict) else {}
 
 

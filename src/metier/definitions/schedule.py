@@ -81,7 +81,7 @@ def parse_seconds(text: object) -> object:
         return text
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise ValueError(f"{text!r} is no length of time; write 90s, 15m, 2h or 1d")
+        raise ValueError(f"{text!r} is not a duration; write 90s, 15m, 2h or 1d")
     return int(found[1]) * _SECONDS[found[2]]
 
 
@@ -127,7 +127,7 @@ class ScheduleFields(FileModel):
             try:
                 next(follow_cron(self.cron_fields, _ANY_DAY.astimezone(zone)))
             except (ValueError, StopIteration) as error:
-                raise ValueError(f"{self.cron!r} is no cron expression: {error or 'it is never due'}") from error
+                raise ValueError(f"{self.cron!r} is not a cron expression: {error or 'it is never due'}") from error
         return self
 
     @property

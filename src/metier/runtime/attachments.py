@@ -137,7 +137,7 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"File {str(path)!r} cannot be read: {error.strerror}") from error
+        raise UsageError(f"File {str(path)!r} cannot be read: {error.strerror}", hint="Check the path") from error
     return _check_length(data, str(path))
 
 

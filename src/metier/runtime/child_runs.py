@@ -281,7 +281,7 @@ def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -
     wanted = file or names[0]
     number = next((i for i, name in enumerate(names) if wanted in (name, name.removesuffix(".md"))), None)
     if number is None:
-        hint = hint_nearest(wanted, names) or f"There are: {', '.join(names)}"
+        hint = hint_nearest(wanted, names) or f"Available: {', '.join(names)}"
         raise UsageError(f"Task {task.id!r} has no step {wanted!r}", hint=hint)
     inputs = {
         item.name: f"{{{{inputs.{item.name}}}}}" if item.default is None else item.default for item in read_inputs(task)

@@ -48,11 +48,13 @@ class RunReader:
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         await self._check_folders(name, rows)
         if not rows:
-            raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
+            raise RunUnknown(
+                f"There is no run {name!r}", hint="Run `agent runs list` to list the runs of this workspace"
+            )
         if name == "latest":
             return await self._get_top(rows[0])
         if len(rows) > 1 and rows[0].run_id != name:
-            raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
+            raise UsageError(f"More than one run starts with {name!r}", hint="Add more characters of the ID")
         return rows[0]
 
     async def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:

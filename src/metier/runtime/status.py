@@ -206,7 +206,9 @@ async def get_status(store: Store, state: RunState, *, row: RunRow | None = None
     """Return the status of a run together with its descendants. Raises `RunUnknown`."""
     row = row or await store.find_run(state.run_id)
     if row is None:
-        raise RunUnknown(f"There is no run {state.run_id!r}", hint="`agent runs list` shows the runs of this workspace")
+        raise RunUnknown(
+            f"There is no run {state.run_id!r}", hint="Run `agent runs list` to list the runs of this workspace"
+        )
     every = await list_all_waiting(store, state)
     waiting = _choose_waiting(every)
     children = [await store.find_run(child.run_id) for child in state.children if child.status == "pending"]

@@ -139,5 +139,7 @@ async def build_run_spans(host: Host, store: Store, run_id: str) -> RunSpans:
         trace_id = trace_id or (folding.trace.trace_id if folding.trace else "")
         waiting += [child.run_id for child in fold(current, entries).children if child.run_id not in runs]
     if not runs:
-        raise RunUnknown(f"Run {run_id!r} has no journal", hint="`agent runs list` shows the runs of this workspace")
+        raise RunUnknown(
+            f"Run {run_id!r} has no journal", hint="Run `agent runs list` to list the runs of this workspace"
+        )
     return RunSpans(trace_id=trace_id, runs=tuple(runs), spans=tuple(spans))

@@ -153,13 +153,13 @@ def split_text(leaf: Leaf, text: str) -> Plain:
     """Split a list on one line: JSON, or items separated by commas."""
     if not leaf.takes_list or text.strip() in leaf.words:
         return text.strip()
-    items = _read_json_list(text)
+    items = read_json_list(text)
     if items is not None:
         return items
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _read_json_list(text: str) -> list[Plain] | None:
+def read_json_list(text: str) -> list[Plain] | None:
     """Parse a JSON list of texts; None for other text."""
     if not text.lstrip().startswith("["):
         return None

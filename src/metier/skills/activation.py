@@ -309,7 +309,7 @@ def _missing(name: str, found: FoundSkills) -> Problem:
     broken = found.find_broken(name)
     if broken:
         return describe_broken(name, broken)
-    hint = hint_skill(name, map(_name, found.packages)) or "`agent skill list` shows what is there"
+    hint = hint_skill(name, map(_name, found.packages)) or "Run `agent skills list` to list skills"
     message = f"No skill is called {name!r}"
     return Problem(severity="error", code="unknown_skill", message=message, hint=hint, subject=name)
 

@@ -88,7 +88,7 @@ def run(
     named = qualify_model_name(model, provider=provider)
     if get_server_url():
         return run_on_server(replace(request, agent=agent, model=named), settings, view, detaches=detach)
-    place, request = open_request(request, config, settings, agent=agent, model=named, quiet=quiet)
+    place, request = open_request(request, config, settings, agent=agent, model=named)
     # A path in a task from a file or a pipe, which others may have written, is no picture that the user dropped.
     typed = task_file is None and "-" not in (task, prompt)
     request = with_files(place, request, images=image or (), files=file or (), is_typed=typed)

@@ -167,7 +167,7 @@ def parse_inputs(texts: Sequence[str], fields: Sequence[QuestionField] = ()) -> 
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise UsageError(f"Input {text!r} is not name=value")
+            raise UsageError(f"Input {text!r} is not name=value", hint="For example, --input topic=birds")
         values[name.strip()] = _parse_value(value, types.get(name.strip(), ()))
     return values
 

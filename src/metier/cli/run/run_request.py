@@ -77,7 +77,9 @@ def _read_file(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_TASK_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"The task file {str(path)!r} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"The task file {str(path)!r} cannot be read: {error.strerror}", hint="Check the path"
+        ) from error
     return _decode(data, MAX_TASK_BYTES, f"The task file {str(path)!r}")
 
 
@@ -98,18 +100,18 @@ def _decode(data: bytes, most: int, what: str) -> str:
 
 
 def open_request(
-    request: RunRequest, config: Path | None, settings: Mapping[str, str], *, agent: str, model: str, quiet: bool
+    request: RunRequest, config: Path | None, settings: Mapping[str, str], *, agent: str, model: str
 ) -> tuple[Host, RunRequest]:
     """Open the workspace, and choose the agent and the model there. Raises `UsageError`, `ConfigError`."""
     host = open_run_host(config, settings, is_new_run=not (model or agent))
     host, agent = choose_built_in(host, agent)
-    if not (quiet or request.mode == "dry_run"):
-        warn_of_profile(host, agent)
     return host, replace(request, agent=agent, model=model)
 
 
 def run_request(host: Host, request: RunRequest, view: View, *, detaches: bool, config: Path | None) -> int:
     """Drive the run until it ends or waits, or leave it to workers, and return the exit code."""
+    if not (view.quiet or request.mode == "dry_run"):
+        warn_of_profile(host, request.agent)
     if detaches:
         return run_in_background(lambda runs: runs.submit(request, {}), view, detaches=True, host=host, config=config)
     traced = join_trace(request, host)

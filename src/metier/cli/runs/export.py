@@ -3,6 +3,7 @@
 With `--otlp`, send the spans of its journal to a tracing backend.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -151,6 +152,8 @@ def import_file(
     config: Config = None,
 ) -> None:
     """Import a run and its child runs from a file."""
+    if not os.path.lexists(file):
+        raise UsageError(f"File {str(file)!r} does not exist", hint="Pass a file written by `agent runs export`")
     archive = load_archive(file)
 
     async def work() -> RunState:

@@ -13,6 +13,7 @@ from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, get_server_url
 from metier.cli.shared.output import JsonList, write_line
 from metier.decisions import TaskState
+from metier.definitions.reader import join_words
 from metier.errors import UsageError
 from metier.ids import CHILD
 from metier.runtime.records.index_rows import find_row_cost, get_shown_status, render_cost, row_as_json
@@ -47,7 +48,7 @@ def list_runs(
     """List runs, newest first."""
     states = get_args(TaskState.__value__)
     if status is not None and status not in states:
-        raise UsageError(f"Unknown status {status!r}", hint=f"Use one of {', '.join(states)}")
+        raise UsageError(f"--status must be {join_words(states)}, not {status!r}")
 
     wanted = cast("TaskState | None", status)  # checked above
     shown = JsonList() if as_json else None

@@ -204,7 +204,9 @@ def fork(
     """Start a new run from a point of an earlier one."""
     if at is None:
         if model or provider or task:
-            raise UsageError("--model, --provider and --task need --at N", hint=f"List the points: `agent fork {run}`")
+            raise UsageError(
+                "--model, --provider and --task need --at N", hint=f"Run `agent fork {run}` to list the points"
+            )
         return list_points(run, config, as_json=as_json)
     return start_fork(run, config, ForkRequest(at=at, model=model, provider=provider, task=task), as_json=as_json)
 

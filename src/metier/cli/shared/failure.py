@@ -5,14 +5,20 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
 import typer
+from pydantic import ValidationError
 
+from metier.cli.help.help_texts import load_texts
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.errors import ConfigError, MetierError
+from metier.definitions.reader import PHRASES
+from metier.errors import ConfigError, MetierError, UsageError
 from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sanitize import sanitize, sanitize_line
@@ -23,13 +29,14 @@ class _BadCall(Protocol):
     """A usage error of Typer, which exports only its class `BadParameter`."""
 
     message: str
+    __cause__: BaseException | None
 
     def format_message(self) -> str: ...
 
 
-def report(error: Exception, *, debug: bool) -> int:
-    """Print the error, with `debug` also its traceback, and return the exit code."""
-    lines, exit_code = describe(error)
+def report(error: Exception, *, debug: bool, args: Sequence[str] = ()) -> int:
+    """Print the error of a command line, with `debug` also its traceback, and return the exit code."""
+    lines, exit_code = describe(error, args)
     redact = build_redactor(values=list_secret_values(os.environ)).redact
     # Line ends are escaped last, because some secrets are recognized by their line.
     shown = [sanitize_line(redact(sanitize(line))) for line in lines]
@@ -40,7 +47,7 @@ def report(error: Exception, *, debug: bool) -> int:
     return exit_code
 
 
-def describe(error: Exception) -> tuple[list[str], int]:
+def describe(error: Exception, args: Sequence[str] = ()) -> tuple[list[str], int]:
     """Return the lines to print, not yet sanitized, and the exit code."""
     if isinstance(error, _BadCall):
         return _describe_usage(error), 2
@@ -49,8 +56,10 @@ def describe(error: Exception) -> tuple[list[str], int]:
             return [], error.exit_code
         case typer.Abort():
             return ["error: Aborted"], 130
-        case ConfigError() if flags := _describe_flags(error):
+        case ConfigError() if flags := _describe_flags(error, args):
             return flags, error.exit_code
+        case UsageError() if error.message.startswith("--") and not error.hint:
+            return [f"error: {error.message}", _hint_usage(_find_command(args))], error.exit_code
         case MetierError():
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             hint = [f"hint: {error.hint}"] if error.hint else []
@@ -66,15 +75,30 @@ _FLAG = re.compile(r"The flag for (\S+) ")
 _FLAG_NAMES = {"model.name": "--model", "skills.dir": "--skills-dir", "logging.debug_llm_bodies": "--debug-llm"}
 
 
-def _describe_flags(error: ConfigError) -> list[str]:
+def _describe_flags(error: ConfigError, args: Sequence[str]) -> list[str]:
     """Describe invalid flags like Typer's own usage errors. Returns nothing if a setting elsewhere is invalid too."""
     lines: list[str] = []
     for problem in error.problems:
         if not isinstance(problem, Problem) or not _FLAG.match(problem.message):
             return []
         lines.append(f"error: {_FLAG.sub(_name_flag, problem.message)}")
-        lines += [f"hint: {problem.hint}"] if problem.hint else []
+        lines.append(f"hint: {problem.hint}" if problem.hint else _hint_usage(_find_command(args)))
     return lines
+
+
+def _find_command(args: Sequence[str]) -> str:
+    """Return the command that a command line calls, such as `agent runs list`."""
+    known = {tuple(path.split()[:length]) for path in load_texts() for length in (2, 3)}
+    command = ("agent",)
+    for word in takewhile(lambda arg: not arg.startswith("-"), args):
+        if (*command, word) not in known:
+            break
+        command = (*command, word)
+    return " ".join(command)
+
+
+def _hint_usage(command: str) -> str:
+    return f"hint: Run `{command} --help` for usage"
 
 
 def _name_flag(match: re.Match[str]) -> str:
@@ -96,9 +120,26 @@ def _describe_usage(error: _BadCall) -> list[str]:
         # Typer adds suggestions too, in a different format for each kind of error.
         message = re.split(r"\. Did you mean | \(Possible options", message)[0]
     message = re.sub(r"Invalid value for '([^']*)': '([^']*)' is not one of (.*)", _name_choices, message)
-    message = re.sub(r"Invalid value for '([^']*)': Input should be ([^,]*).*", r"\1 must be \2", message)
-    nearest = hint_nearest(word, known) if word else ""
-    return [f"error: {message}", f"hint: {nearest or f'Run `{path} --help` for usage'}"]
+    message = re.sub(r"Invalid value for '([^']*)': Input should be .*", partial(_name_range, error), message)
+    message = re.sub(r"Got unexpected extra argument\(s\) \((.*)\)", r"Unexpected argument '\1'", message)
+    return [f"error: {message}", _hint_usage_error(word, known, path, is_command=message.startswith("No such command"))]
+
+
+def _hint_usage_error(word: str, known: Sequence[str], path: str, *, is_command: bool) -> str:
+    if word == "--server":
+        return "hint: Put it before the command: `agent --server URL …`"
+    if nearest := hint_nearest(word, known) if word else "":
+        return f"hint: {nearest}"
+    return f"hint: Run `{path} --help` to list the commands" if is_command else _hint_usage(path)
+
+
+def _name_range(error: _BadCall, match: re.Match[str]) -> str:
+    """Word a rejected number like a rejected setting."""
+    if not isinstance(error.__cause__, ValidationError):
+        return match[0]
+    details = error.__cause__.errors()[0]
+    phrase = PHRASES.get(details["type"], details["msg"]).format(**details.get("ctx", {}))
+    return f"{match[1]} {phrase}, not {str(details['input'])!r}"
 
 
 def _name_choices(match: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ class Decision(Struct, frozen=True):
     @staticmethod
     def of_flags(*, yes: bool, no_trust: bool) -> "Decision":
         if yes and no_trust:
-            raise UsageError("--yes and --no-trust are mutually exclusive")
+            raise UsageError("--yes and --no-trust are mutually exclusive", hint="Use one of them")
         return Decision("trust" if yes else "keep_untrusted" if no_trust else None)
 
     def answer(self, proposal: Proposal) -> Answer:

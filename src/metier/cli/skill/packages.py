@@ -72,7 +72,7 @@ def update(
     """Update an installed skill."""
     decision = Decision.of_flags(yes=yes, no_trust=no_trust)
     if (name is None) != all_skills:
-        raise UsageError("Pass a skill name or --all")
+        raise UsageError("Pass either a skill name or --all", hint="Run `agent skills list` to list skills")
     installer = open_installer(max_files, max_megabytes)
     registry = read_registry(installer.home)
     names = [name] if name else [key for key in sorted(registry.skills) if registry.skills[key].is_installed]
@@ -199,7 +199,7 @@ def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None
     selection = _read_enabled()
     if isinstance(selection, str) and selection != "none":
         raise UsageError(
-            f"{KEY} is already {selection!r}", hint="All skills are enabled; run `agent skills` to list them"
+            f"{KEY} is already {selection!r}", hint="All skills are enabled; run `agent skills list` to list them"
         )
     wanted = [canonical_name(package.definition.name) for package in found]
     change = _write_enabled((*(() if isinstance(selection, str) else selection), *wanted), mine=mine)
@@ -263,6 +263,6 @@ def _list_names(skills: FoundSkills) -> set[str]:
 def _not_found(name: str, skills: FoundSkills) -> SkillNotFound:
     hint = (
         hint_nearest(canonical_name(name), _list_names(skills))
-        or "Run `agent skills` to list them, or `agent skills add` to install one"
+        or "Run `agent skills list` to list skills, or `agent skills add` to install one"
     )
     return SkillNotFound(f"No skill is called {name!r}", hint=hint)

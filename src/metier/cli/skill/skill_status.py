@@ -77,7 +77,10 @@ def _not_found(found: FoundSkills, name: str) -> SkillError:
     broken = found.find_broken(name)
     if broken:
         return SkillError(f"Skill {name!r} cannot be loaded", hint=broken.reason.render())
-    hint = hint_skill(name, [package.definition.name for package in found.packages]) or "See `agent skills list`"
+    hint = (
+        hint_skill(name, [package.definition.name for package in found.packages])
+        or "Run `agent skills list` to list skills"
+    )
     return SkillNotFound(f"No skill is called {name!r}", hint=hint)
 
 

@@ -199,7 +199,7 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise UsageError(f"Input {text!r} is not name=value")
+            raise UsageError(f"Input {text!r} is not name=value", hint="For example, --input topic=birds")
         values[name.strip()] = value
     return values
 
@@ -211,9 +211,13 @@ def _read_inputs(path: Path) -> dict[str, JsonValue]:
             data = file.read(MAX_INPUT_BYTES + 1)
         value: JsonValue = json.loads(data)
     except OSError as error:
-        raise UsageError(f"The input file {str(path)!r} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"The input file {str(path)!r} cannot be read: {error.strerror}", hint="Check the path"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"The input file {str(path)!r} is not JSON: {error}") from error
+        raise UsageError(
+            f"The input file {str(path)!r} is not JSON: {error}", hint='Write {"name": "value"}'
+        ) from error
     if len(data) > MAX_INPUT_BYTES:
         raise UsageError(f"The input file {str(path)!r} is longer than {MAX_INPUT_BYTES} bytes")
     if not isinstance(value, dict):

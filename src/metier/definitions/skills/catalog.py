@@ -124,7 +124,7 @@ class Catalog:
         """Get a skill like `find`. Raises `SkillNotFound` with the nearest name."""
         found = self.find(name)
         if found is None:
-            hint = hint_skill(name, self._names()) or "Run `agent skills list` to see them all"
+            hint = hint_skill(name, self._names()) or "Run `agent skills list` to list skills"
             raise SkillNotFound(f"No skill is called {name!r}", hint=hint)
         return found
 

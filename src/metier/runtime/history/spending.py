@@ -112,7 +112,9 @@ def parse_since(text: str, *, now: datetime) -> datetime:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise UsageError(f"{text!r} is no time", hint="Use 24h, 7d, 4w, or a date such as 2026-01-31") from error
+        raise UsageError(
+            f"{text!r} is not a duration or a date", hint="Use 24h, 7d, 4w, or a date such as 2026-01-31"
+        ) from error
     return moment if moment.tzinfo else moment.astimezone()
 
 

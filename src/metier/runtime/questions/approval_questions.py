@@ -135,10 +135,10 @@ class Approvals:
             found = await self._store.find_approvals(name, limit=2)
         if not found:
             raise ApprovalUnknown(
-                f"There is no approval {name!r}", hint="List what is open with `agent approvals list`"
+                f"There is no approval {name!r}", hint="Run `agent approvals list` to list pending approvals"
             )
         if len(found) > 1 and found[0].approval_id != name:
-            raise UsageError(f"More than one approval begins with {name!r}", hint="Write more of the id")
+            raise UsageError(f"More than one approval starts with {name!r}", hint="Add more characters of the ID")
         row = found[0]
         return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
 

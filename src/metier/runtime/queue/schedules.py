@@ -140,7 +140,7 @@ async def get_schedule(runtime: Runtime, name: str) -> KnownSchedule:
         if schedule.name == name:
             return schedule
     names = [schedule.name for schedule in known]
-    there = f"There are: {', '.join(names)}" if names else "Add one with `agent schedule add`"
+    there = f"Available: {', '.join(names)}" if names else "Add one with `agent schedule add`"
     raise UsageError(f"No schedule is called {name!r}", hint=hint_nearest(name, names) or there)
 
 

@@ -197,7 +197,7 @@ def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
     if found is None:
         check_duplicate(workspace, "agents", FILE_NAME, id=agent_id)
         known = sorted(each.id for each in listed.values())
-        there = f"There are: {', '.join(known)}" if known else "Write '.agent/agents/<id>/AGENT.md'"
+        there = f"Available: {', '.join(known)}" if known else f"Create '.agent/agents/{agent_id}/AGENT.md'"
         raise UsageError(f"No agent is called {agent_id!r}", hint=hint_nearest(agent_id, known) or there)
     return Path(found.path), found.id
 

@@ -39,7 +39,7 @@ def get_task(host: Host, task_id: str) -> TaskDefinition:
     if found is None:
         check_duplicate(host.workspace, "tasks", FILE_NAME, id=task_id)
         known = sorted(each.id for each in listed.values())
-        there = f"There are: {', '.join(known)}" if known else "Write '.agent/tasks/<id>/TASK.md'"
+        there = f"Available: {', '.join(known)}" if known else f"Create '.agent/tasks/{task_id}/TASK.md'"
         raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)
     reading = load_task(Path(found.path), id=found.id, within=found.within)
     problems = list_problems(host, reading)

@@ -61,7 +61,7 @@ def list_templates() -> tuple[Template, ...]:
 def get_template(name: str) -> Template:
     """Return a template. Raises `UsageError` with the nearest name."""
     if name not in _ABOUT:
-        hint = hint_nearest(name, _ABOUT) or f"There are: {', '.join(_ABOUT)}"
+        hint = hint_nearest(name, _ABOUT) or f"Available: {', '.join(_ABOUT)}"
         raise UsageError(f"No template is called {name!r}", hint=hint)
     return _build(name)
 

@@ -160,7 +160,9 @@ class Installer(Struct, frozen=True, kw_only=True):
         with open_registry(self.home) as registry:
             previous = registry.find(name)
         if previous is None or not previous.is_installed:
-            raise SkillNotFound(f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`")
+            raise SkillNotFound(
+                f"No skill {name!r} was installed by `agent skills add`", hint="Run `agent skills list` to list skills"
+            )
         source = source or source_of(previous)
         with open_staging(self.home) as folder:
             fresh = await self._propose(source, folder, name=previous.name)
@@ -175,7 +177,8 @@ class Installer(Struct, frozen=True, kw_only=True):
             entry = registry.find(name)
             if entry is None or not entry.is_installed:
                 raise SkillNotFound(
-                    f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`"
+                    f"No skill {name!r} was installed by `agent skills add`",
+                    hint="Run `agent skills list` to list skills",
                 )
             displace(self.home, registry, entry.name_canonical)
         return entry

@@ -75,7 +75,9 @@ def verify_entry(entry: RegistryEntry, home: SkillHome) -> Verification:
 def get_entry(registry: Registry, name: str) -> RegistryEntry:
     entry = registry.find(name)
     if entry is None or not entry.is_installed:
-        raise SkillNotFound(f"No skill {name!r} was installed by `agent skill add`", hint="See `agent skill list`")
+        raise SkillNotFound(
+            f"No skill {name!r} was installed by `agent skills add`", hint="Run `agent skills list` to list skills"
+        )
     return entry
 
 

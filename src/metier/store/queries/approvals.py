@@ -48,7 +48,7 @@ async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
     known = await db.fetch_one("SELECT run_id FROM approvals WHERE approval_id = ?", (approval_id,))
     if known is None:
         raise ApprovalUnknown(
-            f"There is no approval {approval_id!r}", hint="List what is open with `agent approvals list`"
+            f"There is no approval {approval_id!r}", hint="Run `agent approvals list` to list pending approvals"
         )
     await db.execute(
         "INSERT INTO approval_attempts (run_id, approval_id, status, decided_by, reason, at, counted)"

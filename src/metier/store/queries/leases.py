@@ -149,4 +149,4 @@ async def check_free(db: Session, run_id: str, machine: Machine) -> str:
 
 
 def build_unknown_run(run_id: str) -> RunUnknown:
-    return RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
+    return RunUnknown(f"There is no run {run_id!r}", hint="Run `agent runs list` to list the runs of this workspace")

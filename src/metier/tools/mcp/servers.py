@@ -141,7 +141,7 @@ def choose_servers(config: McpConfig, wanted: str | tuple[str, ...]) -> tuple[Se
     names = [server.name for server in config.servers]
     for name in wanted:
         if name not in names:
-            hint = hint_nearest(name, names) or f"There are: {', '.join(names) or 'none'}"
+            hint = hint_nearest(name, names) or f"Available: {', '.join(names) or 'none'}"
             raise ConfigError(f"No MCP server is called {name!r}", hint=hint)
     return tuple(server for server in enabled if server.name in wanted)
 
