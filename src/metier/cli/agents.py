@@ -1,4 +1,4 @@
-"""`agent agents`: which agents a workspace has, and what each of them comes to: its model, tools, skills and rules."""
+"""`agent agents`: list the workspace's agents, and show an agent's effective model, tools, skills and rules."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ class _Row(Struct, frozen=True):
     reading: AgentReading
     is_default: bool
     problems: tuple[Problem, ...]
-    """Also of what it names and what is not there."""
+    """Includes references to tools, skills and tasks that don't exist."""
 
     @property
     def is_usable(self) -> bool:

@@ -1,4 +1,4 @@
-"""`agent check`, also `agent --check`: everything that can be wrong here, by the checks of the other commands."""
+"""`agent check`: check settings, skills, agents, tasks and rules, all at once or one kind by a subcommand."""
 
 import os
 import sys
@@ -153,7 +153,7 @@ def _as_json(item: Checked) -> dict[str, object]:
 
 
 def _folders_as_json(found: Validation, settings: tuple[Problem, ...]) -> list[dict[str, object]]:
-    """Files beside the definitions, the settings, and what is wrong with a folder."""
+    """List the other checked files, the settings, and problems of folders."""
     return [
         *(_file_as_json(file) for file in found.files),
         *(_file_as_json(CheckedFile("settings", problem.file, (problem,))) for problem in settings),
@@ -208,7 +208,7 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
     places = open_places(skills_dir)
     skills = check_skills(places)
     found, _ = validate_folder(current_workspace())
-    held, broken = _try_rules()
+    rules, broken = _try_rules()
     problems = [*found.problems, *(problem for problem in broken if problem not in found.problems)]
     failed = has_failed(skills) or has_errors(problems)
     if as_json:
@@ -217,7 +217,7 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
                 "skills": [skill_as_json(status) for status in skills.skills],
                 "settings": str(current_file(None) or "") or None,
                 "problems": [located_as_json(problem) for problem in (*skills.problems, *problems)],
-                "rules": held._asdict() if held else None,
+                "rules": rules._asdict() if rules else None,
                 "ok": not failed,
             }
         )
@@ -225,7 +225,7 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
     write_skills(skills)
     write_line(f"Settings: {current_file(None) or 'defaults'}")
     write_line(f"Workspace: {render_counts(found)}")
-    write_line(f"Rules: {render_rules(held)}" if held else "Rules: invalid")
+    write_line(f"Rules: {render_rules(rules)}" if rules else "Rules: invalid")
     for problem in (*skills.problems, *problems):
         warn_line(problem.render())
     if hint := get_hint(skills, places):

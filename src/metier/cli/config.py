@@ -1,4 +1,4 @@
-"""`agent config`: write, check and show the settings. Decides nothing about them; `metier.settings` does."""
+"""`agent config`: create, change, check and show settings."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`agent cost`: what the runs of this workspace used and cost, by model, agent, skill, task or day."""
+"""`agent cost`: token usage and cost of this workspace's runs, by model, agent, skill, task or day."""
 
 import sys
 from datetime import UTC, datetime
@@ -33,12 +33,12 @@ def cost(
 
     Child runs count for their own model, agent and skill.
     """
-    begun = parse_since(since, now=datetime.now(UTC)) if since else None
+    start = parse_since(since, now=datetime.now(UTC)) if since else None
 
     async def read() -> Spending:
         async with open_runtime(open_host(config)) as runtime:
             await record_old_runs(runtime)
-            return await read_spending(runtime, by, since=begun, limit=_MAX_GROUPS)
+            return await read_spending(runtime, by, since=start, limit=_MAX_GROUPS)
 
     totals = list(anyio.run(read).totals)
     if as_json:
@@ -51,7 +51,7 @@ def cost(
 
 
 def print_totals(totals: list[Total]) -> None:
-    """A line per group, and the sum of several."""
+    """Print a line per group, and the total of several groups."""
     painter = build_painter(sys.stdout)
     painter.print(*render_totals(totals, width=painter.width))
     if len(totals) > 1:

@@ -1,4 +1,4 @@
-"""`agent doctor`: what is installed, which keys are set, what works here, and what to do next."""
+"""`agent doctor`: diagnose the installation, API keys and features, and suggest next steps."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ def doctor(
 
 
 def render(findings: list[Finding], *, settings_file: Path | None) -> str:
-    """Findings by area, then the steps that would change one."""
+    """Render the findings by area, then the steps that fix the problems."""
     lines = [f"Settings: {settings_file or 'defaults (no agent.yaml found; `agent config init` writes one)'}"]
     area = ""
     for finding in findings:

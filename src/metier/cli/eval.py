@@ -78,7 +78,7 @@ class EvalOptions(Struct, frozen=True, kw_only=True):
 
 
 def write_results(results: Sequence[EvalResult], options: EvalOptions) -> None:
-    """Data on stdout; files where they were asked for, without secrets as everywhere."""
+    """Print the results and write the requested report files, with secrets redacted."""
     if options.junit is not None:
         _write(options.junit, printable(render_junit(results)))
     if options.html is not None:
@@ -97,7 +97,7 @@ def write_results(results: Sequence[EvalResult], options: EvalOptions) -> None:
 
 
 def build_json(result: EvalResult) -> dict[str, JsonValue]:
-    """The result with its numbers."""
+    """Build the JSON of a result, with its statistics."""
     plain: dict[str, JsonValue] = json.loads(result.model_dump_json())
     numbers: dict[str, JsonValue] = json.loads(json.dumps(to_builtins(compare(result))))
     return {**plain, "share": result.share, "cost_usd": result.cost_usd, "numbers": numbers}
@@ -116,14 +116,14 @@ def _write(file: Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, text.encode(), is_private=False)
     except OSError as error:
-        raise UsageError(f"'{file}' cannot be written: {error.strerror}", hint="Name another file") from error
+        raise UsageError(f"'{file}' cannot be written: {error.strerror}", hint="Pass another file") from error
 
 
 _SLACK = 1e-9
 
 
 def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | None) -> int:
-    """0, 1 below the threshold, 6 when the budget was used up."""
+    """Run the evals and return the exit code: 0, 1 below the threshold, 6 if the budget is exceeded."""
     plan = load_plan(open_host(config).runs, options.resume) if options.resume else None
     if plan is not None and names:
         raise UsageError("--resume cannot be combined with other options", hint="Remove the names")
@@ -137,7 +137,7 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
         warn_line(problem.render())
     results = [_evaluate(target, options, plan) for target in targets]
     for result in results:
-        _keep(host, result)
+        _save(host, result)
     write_results(results, options)
     return get_exit_code(results, problems, threshold=options.threshold)
 
@@ -147,7 +147,7 @@ def _list_all(host: Host, options: EvalOptions) -> list[Target]:
 
 
 def get_exit_code(results: Sequence[EvalResult], problems: Sequence[Problem], *, threshold: float) -> int:
-    """An assertion that cannot be used is a check that is not made: that is no success."""
+    """Return the exit code. An invalid assertion counts as a failure, because nothing was checked."""
     if any(result.budget_used_up for result in results):
         return BUDGET
     rows = [row for result in results for row in result.own]
@@ -164,7 +164,7 @@ def _list_flags(options: EvalOptions, plan: Plan | None) -> dict[str, str]:
 
 
 def choose_cases(target: Target, wanted: Sequence[str]) -> tuple[SourcedCase, ...]:
-    """Raises `UsageError` for an id that no case has."""
+    """Return the wanted cases. Raises `UsageError` for an unknown ID."""
     known = [sourced.case.id for sourced in target.cases]
     for case_id in wanted:
         if case_id not in known:
@@ -222,7 +222,7 @@ def _check_triggers(target: Target) -> None:
 
 
 def _route(target: Target, options: EvalOptions, result: EvalResult) -> EvalResult:
-    """Every query through the router of runs; no model is asked."""
+    """Route every query as a run would, without calling a model."""
     skills = list_rivals(target)
     min_score = target.host.settings.skills.prefilter_min_score
     routed = route_triggers(target.id, target.triggers, skills, min_score=min_score)
@@ -245,7 +245,7 @@ async def _run_live(
     write_plan(folder, plan)
     variants = (ITSELF,) if plan.record or plan.triggers else build_variants(target, plan.against, folder=folder)
 
-    def tell(row: RunRow) -> None:
+    def report_row(row: RunRow) -> None:
         if not quiet and not plan.record:
             for line in render_row(row):
                 warn_line(line)
@@ -253,7 +253,7 @@ async def _run_live(
     if not plan.record:
         warn_line(f"eval {plan.id}; if interrupted, resume it with `agent eval --resume {plan.id}`")
     with using_plugins(host, report=warn_line):
-        session = open_session(target, plan, host, report=tell)
+        session = open_session(target, plan, host, report=report_row)
         rows = await session.run(variants, cases)
     return result.model_copy(
         update={
@@ -267,7 +267,7 @@ async def _run_live(
     )
 
 
-def _keep(host: Host, result: EvalResult) -> None:
+def _save(host: Host, result: EvalResult) -> None:
     try:
         save_result(host.runs, result)
     except OSError as error:
@@ -366,14 +366,14 @@ _HELP = frozenset({"-h", "--help"})
 
 
 class EvalGroup(CommandGroup):
-    """A group that takes unknown commands as names of things to evaluate."""
+    """A group that treats an unknown command as the name of a target: `agent eval NAME`."""
 
-    usual = _RUN
+    default = _RUN
 
     @override
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not args or (args[0] not in self.commands and args[0] not in _HELP):
-            args = [self.usual, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
@@ -473,7 +473,7 @@ app.command()(capture)
 
 
 def _check(options: EvalOptions) -> None:
-    """Raises `UsageError` for options that do not go together, before anything is spent."""
+    """Raise `UsageError` for conflicting options, before any model is called."""
     if options.triggers and (options.cases or options.against or options.judge):
         raise UsageError(
             "--triggers cannot be combined with --case, --against or --judge", hint="Remove the other options"

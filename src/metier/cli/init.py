@@ -1,4 +1,4 @@
-"""`agent init`: write a small workspace to begin with. Its files are in `runtime.workspace.templates`."""
+"""`agent init`: create a starter workspace from a template."""
 
 import os
 from pathlib import Path
@@ -71,7 +71,7 @@ def init(
     choice = replace(_choose_model(provider, model, base_url, path), profile=profile, agent=AGENT)
     written = [*write_template(chosen, path, replaced={FILE_NAME: render_settings(choice)}), *_write_instructions(path)]
     if was_empty:
-        # The user who writes the files here knows what they hold; a remote that is added later does not change that.
+        # The user created these files. They stay trusted if the folder gets a git remote later.
         trust_new_folder(path.absolute())
     if as_json:
         answered = {"provider": choice.provider, "model": choice.model or None}
@@ -85,7 +85,7 @@ def init(
 
 
 def _write_instructions(path: Path) -> list[Path]:
-    """An `AGENTS.md` to fill in, where the folder has no instructions yet. Raises `UsageError`."""
+    """Write an `AGENTS.md` to fill in, unless the folder has instructions already. Raises `UsageError`."""
     try:
         file = write_project_file(path)
     except OSError as error:
@@ -107,7 +107,7 @@ def _choose_model(provider: ProviderName | None, model: str, base_url: str, path
     if found is None:
         return ModelChoice(provider="anthropic", model=model or DEFAULT_MODELS["anthropic"])
     warn_line(f"Model provider: {found.label} ({found.detail})")
-    # An address in a variable counts before the file and may change; it is not written down.
+    # An address from the environment overrides the file and may change, so it is not written to it.
     address = found.base_url if found.readiness == "server" else ""
     return ModelChoice(provider=found.provider, model=model or propose_model(found, found.models), base_url=address)
 
@@ -124,14 +124,14 @@ def _ask_about_server(server: Candidate | None, model: str) -> Candidate | None:
 
 
 def _find_own_choice(path: Path) -> ModelChoice | None:
-    """A file of the folder hides the person's own settings, so the model of those is taken over."""
+    """Find the model of the user's own settings: the new settings file overrides them, so it has to repeat it."""
     loaded = load_settings(flags={}, environ=os.environ, cwd=path.absolute(), home=home_folder(), config=None)
     origin = loaded.origins["model.provider"]
     options = loaded.settings.model
     if origin.kind != "file" or options.provider.startswith(PLUGIN):
         return None
     reached = choose_provider(options)
-    # Not one of a plugin, so it is one of the four.
+    # Plugins are excluded above, so it is one of the four built-in providers.
     return ModelChoice(provider=cast("ProviderName", options.provider), model=options.name, base_url=reached.base_url)
 
 

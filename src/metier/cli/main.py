@@ -1,4 +1,4 @@
-"""The command `agent`: the fast way out for `--version`, and the one place where errors become words and exit codes."""
+"""The entry point of `agent`: prepares the process, and turns errors into messages and exit codes."""
 
 import gc
 import os
@@ -11,14 +11,14 @@ from metier.version import __version__
 
 def main() -> None:
     _prepare_streams()
-    # For every Python that is started from here with this environment: none imports from its current folder.
+    # Keeps Python programs that are started from here from importing modules of their current folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     if os.environ.get("PYTHONPATH") or "" in sys.path:
         _ignore_workspace_imports()
     if sys.argv[1:] != ["--version"]:
-        from metier.cli.shared.secrecy import close_to_others
+        from metier.cli.shared.secrecy import deny_process_inspection
 
-        close_to_others()
+        deny_process_inspection()
     exit_code = _flush(run(sys.argv[1:]))
     # The interpreter collects garbage once more when it exits. Skipping that saves 15 % of a short run's CPU time.
     gc.freeze()
@@ -37,7 +37,7 @@ def _ignore_workspace_imports() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    # What stands after `--` is not ours to read, for instance the arguments of a script.
+    # Words after `--` belong to another program, such as a skill's script.
     own = args[: args.index("--")] if "--" in args else args
     debug = "--debug" in own
     try:
@@ -50,7 +50,7 @@ def run(args: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output left; the interpreter must not complain about it while flushing.
+        # The reader of our output exited. Without a stream, the interpreter reports no error when it flushes.
         sys.stdout = None
         return 141
     except Exception as error:
@@ -60,14 +60,14 @@ def run(args: Sequence[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Make the streams such that no text and no caller can break them."""
-    # A caller may have closed them; then no output is read, and that is no reason to stop.
-    if sys.stdout is None:  # so it is after `>&-`
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open as long as the process
+    """Replace closed streams, and escape characters that a stream cannot encode."""
+    # A caller that closed them reads no output; the command must still work.
+    if sys.stdout is None:  # for example, after `>&-` in a shell
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - stays open until the process exits
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal has no letters for is spelled out instead of ending the command.
+        # Text such as a file name must not fail the command if the terminal cannot encode it.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
@@ -77,7 +77,7 @@ def _flush(exit_code: int) -> int:
 
     A stream that cannot be flushed is dropped: the interpreter would try again at its exit and replace the code by 120.
     """
-    if sys.stdout is not None:  # `run` drops it when the reader has left
+    if sys.stdout is not None:  # `run` drops it if the reader exited
         try:
             sys.stdout.flush()
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`agent mcp`: the external tool servers of this workspace, what they offer, and who accepted them."""
+"""`agent mcp`: manage the MCP servers of this workspace, and serve the workspace over MCP."""
 
 import importlib
 from functools import partial
@@ -101,7 +101,7 @@ def _get_file(host: Host, *, shared: bool) -> Path:
 
 
 def _read_text(file: Path) -> str:
-    """Raises `ConfigError` for a file that cannot be used: it is not written over."""
+    """Read a configuration file. Raises `ConfigError` if it is invalid, so that it is not overwritten."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:
@@ -141,14 +141,14 @@ _ENCLOSURES = {
 }
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class ServerStatus(Struct, frozen=True, kw_only=True):
     """The status of one server."""
 
     server: ServerDefinition
     is_used: bool
     acceptance: Acceptance | None
     trial: Trial | None
-    """None where it was not started."""
+    """None if it was not started."""
     enclosure: str
     """`http`, `outside` of the sandbox, or the level of the sandbox that a run here would use."""
 
@@ -192,15 +192,15 @@ def list_servers(
     Exit code 1: an accepted server does not start or changed its tools.
     """
     host = open_host(config)
-    standings = examine(host, start=start)
+    statuses = examine(host, start=start)
     if as_json:
-        write_json([as_object(standing) for standing in standings])
+        write_json([as_object(status) for status in statuses])
     else:
-        for standing in standings:
-            write_server_status(standing)
-        if not standings:
+        for status in statuses:
+            write_server_status(status)
+        if not statuses:
             warn_line(f"No MCP servers in '{host.settings.mcp.file}' or '.mcp.json'; add one with `agent mcp add`")
-    return int(any(standing.state in ("does not start", "changed") for standing in standings))
+    return int(any(status.state in ("does not start", "changed") for status in statuses))
 
 
 @app.command()
@@ -253,27 +253,27 @@ def serve(*, config: Config = None) -> int:
     return exit_code
 
 
-def as_object(standing: Standing) -> dict[str, JsonValue]:
-    trial, acceptance = standing.trial, standing.acceptance
+def as_object(status: ServerStatus) -> dict[str, JsonValue]:
+    trial, acceptance = status.trial, status.acceptance
     refused = trial.listing.refused if trial is not None and trial.listing is not None else ()
     return {
-        "server": standing.server.name,
-        "target": standing.server.target,
-        "transport": "http" if standing.server.url else "stdio",
-        "state": standing.state,
-        "sandbox": standing.enclosure,
+        "server": status.server.name,
+        "target": status.server.target,
+        "transport": "http" if status.server.url else "stdio",
+        "state": status.state,
+        "sandbox": status.enclosure,
         "problem": trial.problem if trial is not None else "",
         "accepted_at": acceptance.accepted_at.isoformat() if acceptance is not None else None,
         "tools": [
             {"name": info.name, "description": info.description, "risk": info.risk, "effect": info.effect}
-            for info in standing.tools
+            for info in status.tools
         ],
-        "differences": dict(standing.differences),
+        "differences": dict(status.differences),
         "refused": list(refused),
     }
 
 
-def examine(host: Host, *, start: bool = False) -> list[Standing]:
+def examine(host: Host, *, start: bool = False) -> list[ServerStatus]:
     """Return the status of every server of the workspace; `start` tries the accepted ones."""
     loaded = load_host_config(host)
     for problem in loaded.warnings:
@@ -295,7 +295,7 @@ def examine(host: Host, *, start: bool = False) -> list[Standing]:
     if ready:
         trials |= anyio.run(try_servers, host, ready)
     return [
-        Standing(
+        ServerStatus(
             server=server,
             is_used=server.name in used,
             acceptance=found[server.name],
@@ -345,16 +345,16 @@ def _accept_one(host: Host, server: ServerDefinition, trial: Trial, *, yes: bool
     return 0
 
 
-def write_server_status(standing: Standing) -> None:
-    server = standing.server
-    write_line(f"{server.name}  {standing.state}  {server.target}")
-    write_line(f"    {_ENCLOSURES.get(standing.enclosure, f'in the sandbox, level {standing.enclosure!r}')}")
-    if standing.trial is not None and standing.trial.problem:
-        write_line(f"    {standing.trial.problem}")
-    if standing.state == "not accepted":
+def write_server_status(status: ServerStatus) -> None:
+    server = status.server
+    write_line(f"{server.name}  {status.state}  {server.target}")
+    write_line(f"    {_ENCLOSURES.get(status.enclosure, f'in the sandbox, level {status.enclosure!r}')}")
+    if status.trial is not None and status.trial.problem:
+        write_line(f"    {status.trial.problem}")
+    if status.state == "not accepted":
         write_line(f"    Review and accept it: agent mcp accept {server.name}")
-    for name, difference in standing.differences.items():
+    for name, difference in status.differences.items():
         write_line(f"    {difference}: {name}")
-    for info in standing.tools:
+    for info in status.tools:
         first = info.description.partition("\n")[0][:_SHOWN_CHARACTERS]
         write_line(f"    {info.name}  ({info.effect}, {info.risk})  {first}".rstrip())

@@ -1,4 +1,4 @@
-"""`agent notify`: the messages that runs sent or have still to send, and sending them now."""
+"""`agent notify`: list notifications, send pending ones, and accept the command that sends them."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""`agent policy`: what the rules say to a call, whether their examples hold, and what they would have changed."""
+"""`agent policy`: explain decisions, check the examples of rules, and backtest rules on past runs."""
 
 import json
 import sys
@@ -81,11 +81,11 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
 
     Exit code 2: a rule is invalid, or an example has another result.
     """
-    held = try_rules(open_host(config))
+    checked = try_rules(open_host(config))
     if as_json:
-        write_json({"rules": held.rules, "examples": held.examples, "ok": True})
+        write_json({"rules": checked.rules, "examples": checked.examples, "ok": True})
     else:
-        write_line(render_rules(held))
+        write_line(render_rules(checked))
 
 
 class CheckedRules(NamedTuple):
@@ -98,7 +98,7 @@ def render_rules(checked: CheckedRules) -> str:
 
 
 def try_rules(host: Host) -> CheckedRules:
-    """Raises `ConfigError` with every rule that cannot be used and every example that is judged differently."""
+    """Check all rules. Raises `ConfigError` with every invalid rule and every failing example."""
     packages, _ = get_skills(host)
     reader = open_reader(host.workspace, Toolbox(list_all_tools(packages, host)))
     workspace = load_workspace(host.workspace, open_catalog(open_places(None)))
@@ -174,7 +174,7 @@ def _explain_one(policy: RulePolicy, tool: str, arguments: dict[str, JsonValue],
 
 
 def _explain_batch(source: str, default: Callable[[], RulePolicy], *, root: Path) -> int:
-    """One verdict a line, in order; a line that cannot be judged says why, and the exit code is 2."""
+    """Print one decision per line, in order. Invalid lines print an error, and the exit code is 2."""
 
     @cache
     def build(text: str) -> RulePolicy:
@@ -190,7 +190,7 @@ def _explain_lines(stream: Iterable[str], default: Callable[[], RulePolicy], bui
         if not line.strip():
             continue
         try:
-            answer = _judge_line(line, default, build)
+            answer = _explain_line(line, default, build)
         except MetierError as error:
             exit_code = 2
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
@@ -200,7 +200,7 @@ def _explain_lines(stream: Iterable[str], default: Callable[[], RulePolicy], bui
     return exit_code
 
 
-def _judge_line(
+def _explain_line(
     line: str, default: Callable[[], RulePolicy], build: Callable[[str], RulePolicy]
 ) -> dict[str, JsonValue]:
     call = _parse_args(line, "A line")
@@ -216,7 +216,7 @@ def _judge_line(
 def _open_inline(rules: JsonValue, *, root: Path) -> RulePolicy:
     if isinstance(rules, str):
         return _open_file(Path(rules), root=root)
-    # JSON is YAML, and texts in it stand in quotes: nothing changes its type on the way.
+    # JSON is valid YAML. Its strings are quoted, so YAML does not turn one into another type.
     return build_rules_policy(json.dumps(rules), file="", root=root)
 
 

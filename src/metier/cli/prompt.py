@@ -1,4 +1,4 @@
-"""`agent prompt`: every layer of a prompt, where it is from and what it costs; and where two turns begin to differ."""
+"""`agent prompt`: show the layers of a prompt with source and size, and the first difference between two turns."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.callback()
 def prompt() -> None:
-    """Show what a model is told."""
+    """Show the prompt sent to the model."""
 
 
 @app.command()
@@ -157,8 +157,8 @@ def _write_difference(shown: ShownPrompt, other: ShownPrompt) -> None:
     if difference is None:
         write_line(f"Turn {shown.turn} and turn {other.turn} are the same")
         return
-    host = difference.first or difference.second
-    write_line(f"Turn {shown.turn} and turn {other.turn} differ from byte {difference.offset} on, in {host!r}")
+    layer = difference.first or difference.second
+    write_line(f"Turn {shown.turn} and turn {other.turn} differ from byte {difference.offset} on, in {layer!r}")
     write_line(f"  before   …{printable(difference.before)!r}")
     write_line(f"  turn {shown.turn:<3} {difference.first or 'has ended'}: {difference.first_text!r}")
     write_line(f"  turn {other.turn:<3} {difference.second or 'has ended'}: {difference.second_text!r}")

@@ -1,4 +1,4 @@
-"""`agent redact`: a filter that shows text as the event log would. Reads and writes piece by piece."""
+"""`agent redact`: a filter that redacts a text like the event log does. Works in chunks."""
 
 import codecs
 import json
@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _CHUNK_BYTES = 65_536
 _MAX_LINE = 1_048_576
-"""Characters of an unfinished line that are kept before they are shown without its end."""
+"""Maximum characters to buffer of a line; a longer line is written in parts."""
 
 
 class Position(NamedTuple):
@@ -97,7 +97,7 @@ def _redacted(chunks: Iterator[str], stream: RedactionStream) -> Iterator[str]:
 
 
 def _print_json(pieces: Iterator[str], stream: RedactionStream) -> None:
-    """One JSON object, its text written as it comes."""
+    """Print one JSON object, and its text chunk by chunk."""
     places: list[Position] = []
     line, column, offset = 1, 1, 0
     sys.stdout.write('{"text": "')

@@ -1,4 +1,4 @@
-"""`agent --server URL …`: the commands that can run on a server, with the options that a server takes."""
+"""`agent --server URL …`: the commands and options that work on a server."""
 
 import copy
 import sys

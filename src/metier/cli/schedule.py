@@ -1,4 +1,4 @@
-"""`agent schedule`: work that an agent is given by itself, at set times. See `runtime.queue.schedules`."""
+"""`agent schedule`: manage scheduled runs."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.open_runs import tell_workers
+from metier.cli.shared.open_runs import notify_workers
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.task.command import parse_inputs
@@ -182,7 +182,7 @@ def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> No
         return await start_now(runtime, await get_schedule(runtime, name))
 
     started = _in_runtime(host, work)
-    tell_workers(host, started.run_id, queue=started.queue, config=config)
+    notify_workers(host, started.run_id, queue=started.queue, config=config)
     if as_json:
         write_json({"schedule": name, "run_id": started.run_id})
     else:

@@ -1,4 +1,4 @@
-"""Write one setting into the settings file that holds here. `agent config set` and `agent skills enable` use it."""
+"""Change one setting in the settings file, for `agent config set`, `agent skills enable` and `/config`."""
 
 import os
 from pathlib import Path
@@ -34,14 +34,15 @@ class Change(Struct, frozen=True, kw_only=True):
     file: Path
     key: str
     value: str
-    """As the file has it."""
-    outvoted_by: str
-    """A variable of the environment that counts before the file; nothing where none is set."""
+    """The value as written to the file."""
+    overridden_by: str
+    """The environment variable that overrides the file; empty if none is set."""
 
 
 def change_setting(key: str, text: str, *, mine: bool) -> Change:
-    """Set `key` to what a person typed, in the file that holds here or in their own. A missing file is made.
+    """Set `key` to the text that the user typed, in the current settings file or, with `mine`, the user's own.
 
+    A missing file is created.
     Raises `UsageError` for an invalid key or value; then nothing is written.
     """
     leaf = _get_leaf(key)
@@ -61,32 +62,32 @@ def change_setting(key: str, text: str, *, mine: bool) -> Change:
         _check_effect(file, key, value)
     rendered = "null" if value is None else render_value(value) if str in leaf.kinds or tuple in leaf.kinds else text
     write_setting(file, key, rendered)
-    outvoted = next((name for name in variables_of(key) if os.environ.get(name, "").strip()), "")
-    return Change(file=file, key=key, value=rendered, outvoted_by=outvoted)
+    variable = next((name for name in variables_of(key) if os.environ.get(name, "").strip()), "")
+    return Change(file=file, key=key, value=rendered, overridden_by=variable)
 
 
 def find_target(*, mine: bool) -> Path:
-    """The file that a change goes to: the one that holds here; where there is none, `agent.yaml` of this folder.
+    """Return the file to change: the current settings file or, if there is none, `agent.yaml` in the workspace.
 
-    A file of this folder would hide the person's own as a whole, so a change does not make one beside it.
+    If the user settings are in use, they are changed: a new `agent.yaml` in the workspace would override all of them.
     """
     own = get_config_folder(os.environ, home_folder()) / FILE_NAME
     if mine:
         return own
     cwd = current_workspace()
-    is_nobodys_project = cwd == home_folder() or cwd == Path(cwd.anchor)
-    return current_file(None) or (own if is_nobodys_project else cwd / FILE_NAME)
+    is_no_project = cwd == home_folder() or cwd == Path(cwd.anchor)
+    return current_file(None) or (own if is_no_project else cwd / FILE_NAME)
 
 
 def _check_effect(file: Path, key: str, value: Plain) -> None:
-    """Raises `UsageError` for a value that would be ignored: an untrusted clone can only make a setting stricter."""
+    """Raise `UsageError` for a value that would be ignored: an untrusted clone can only make a setting stricter."""
     workspace = current_workspace()
-    is_carried = file.absolute() == workspace.absolute() / FILE_NAME and find_origin(workspace)
-    if not is_carried or next(list_brought(workspace), None) is None or is_trusted_folder(workspace):
+    is_in_clone = file.absolute() == workspace.absolute() / FILE_NAME and find_origin(workspace)
+    if not is_in_clone or next(list_brought(workspace), None) is None or is_trusted_folder(workspace):
         return
     own = find_own_file(environ=os.environ, cwd=workspace, home=home_folder())
-    held = set_profile(read_file(own).values if own else {})
-    if narrow({key: Given(value, Origin(kind="file"))}, held).withheld:
+    own_values = set_profile(read_file(own).values if own else {})
+    if narrow({key: Given(value, Origin(kind="file"))}, own_values).withheld:
         raise UsageError(
             f"{key} would be ignored in '{file}': this folder came from elsewhere and is not trusted",
             hint="Review its files and run `agent trust`, or change your own settings with --user",
@@ -99,18 +100,18 @@ def write_setting(file: Path, key: str, rendered: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"'{file}' cannot be read: {error}", hint="Run `agent check settings`") from error
     folder = file.absolute().parent
-    # In a clone without agent files, all that there is afterward comes from this user.
-    is_first = next(list_brought(folder), None) is None
-    is_users = is_first or is_trusted_folder(folder)
+    # In a clone without agent files, the user will have written all of them.
+    was_empty = next(list_brought(folder), None) is None
+    is_own = was_empty or is_trusted_folder(folder)
     write_new_file(file, set_in_text(text, key, rendered), overwrite=True)
-    if is_users:
+    if is_own:
         renew_trust(folder)
 
 
 def report_change(change: Change) -> None:
     warn_line(f"{change.file}: {change.key} is now {change.value}")
-    if change.outvoted_by:
-        warn_line(f"warning: {change.outvoted_by} is set in the environment and overrides the file")
+    if change.overridden_by:
+        warn_line(f"warning: {change.overridden_by} is set in the environment and overrides the file")
 
 
 def _get_leaf(key: str) -> Leaf:
@@ -122,14 +123,14 @@ def _get_leaf(key: str) -> Leaf:
 
 
 def set_in_text(text: str, key: str, rendered: str) -> str:
-    """The text with `key` (dotted) at the value `rendered`, which is one line of YAML. Comments stay.
+    """Return the YAML text with the dotted `key` set to `rendered`, one line of YAML. Comments are kept.
 
-    Raises `UsageError` where the file is written in a way that cannot be changed like that.
+    Raises `UsageError` if the file's form does not allow it.
     """
     path = key.split(".")
     before = _read(text)
     changed = _change(text, path, rendered)
-    # Whatever form the file has: the change must be there, and nothing else may have changed.
+    # YAML has too many forms to edit all of them correctly, so the result is verified: only this key may differ.
     if _read(changed) != _set(before, path, _read_value(rendered)):
         raise UsageError(
             f"{key} cannot be changed in this file without changing other lines", hint="Change it in an editor"
@@ -138,7 +139,7 @@ def set_in_text(text: str, key: str, rendered: str) -> str:
 
 
 def _change(text: str, path: list[str], rendered: str) -> str:
-    # The library leaves the types of its loaders open.
+    # PyYAML's stubs leave the loader's types open.
     root = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(root, yaml.MappingNode):
         return f"{_end_line(text)}{_render_block(path, rendered, indent=0)}"
@@ -152,7 +153,7 @@ def _change(text: str, path: list[str], rendered: str) -> str:
             return f"{text[: name.end_mark.index]}: {rendered}{text[_get_end(value) :]}"
         rest.pop(0)
         if not isinstance(value, yaml.MappingNode):
-            # A section with nothing in it yet.
+            # An empty section.
             block = _render_block(rest, rendered, indent=name.start_mark.column + 2)
             end = text.find("\n", value.end_mark.index)
             return f"{text}\n{block}" if end < 0 else f"{text[: end + 1]}{block}{text[end + 1 :]}"
@@ -181,7 +182,7 @@ def _render(node: yaml.MappingNode, path: list[str], rendered: str) -> str:
 
 def _insert(text: str, node: yaml.MappingNode, new: str) -> str:
     if node.flow_style:
-        # Behind the opening brace, where no comma can be missing.
+        # Right after the opening brace: no comma is needed before the new key.
         start = node.start_mark.index + 1
         return f"{text[:start]}{new}{', ' if node.value else ''}{text[start:]}"
     end = text.find("\n", _get_end(node))

@@ -1,4 +1,4 @@
-"""`agent trust`: say that the files of this folder speak for you. `runtime.workspace.trust` says what follows."""
+"""`agent trust`: trust the files of a cloned workspace. `runtime.workspace.trust` implements it."""
 
 import os
 from pathlib import Path
@@ -47,7 +47,7 @@ def trust(
 
 
 def trust_new_folder(workspace: Path) -> None:
-    """A folder that this person has just filled. Where that cannot be kept it matters only in a clone, and is said."""
+    """Trust a folder whose files the user just created. If that fails in a clone, print a warning."""
     try:
         home = home_folder()
         opened = open_folder(workspace, home)
@@ -67,7 +67,7 @@ def is_trusted_folder(workspace: Path) -> bool:
 
 
 def renew_trust(workspace: Path) -> None:
-    """After a command of this person changed the settings of a folder that spoke for them before."""
+    """Trust the changed settings of a folder that was trusted before the user's command changed them."""
     if find_origin(workspace):
         trust_new_folder(workspace)
 
@@ -77,7 +77,7 @@ def open_folder(workspace: Path, home: Path) -> OpenedHost:
 
 
 def record(host: Host, loaded: LoadedSettings) -> None:
-    """Raises `UsageError` where the trust cannot be stored."""
+    """Store the trust. Raises `UsageError` if it can't be written."""
     try:
         trust_workspace(host, words=loaded.words, origin=loaded.trust.origin)
     except OSError as error:

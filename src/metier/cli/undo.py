@@ -1,4 +1,4 @@
-"""`agent undo`: take back what a run did to files. What that takes is in `metier.runtime.history.undo`."""
+"""`agent undo`: undo a run's file changes."""
 
 import sys
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`agent approvals`: list calls that wait for a decision, and decide them. The run goes on with `agent resume`."""
+"""`agent approvals`, `agent approve` and `agent deny`: list, show and decide pending calls."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ app.registered_commands += listing.registered_commands
 ApprovalName = Annotated[str, typer.Argument(help="Approval ID, or a prefix of it.")]
 Reason = Annotated[str, typer.Option("--reason", help="Reason; the model sees the reason of a denial.")]
 By = Annotated[str | None, typer.Option("--by", help="Name of the approver. Default: your user name.")]
-GoOn = Annotated[bool, typer.Option("--resume", help="Then resume the run here.")]
+ResumeAfter = Annotated[bool, typer.Option("--resume", help="Then resume the run here.")]
 
 
 @app.command()
@@ -62,7 +62,7 @@ def approve(
     edit_args: Annotated[str | None, typer.Option("--edit-args", help="Replace the arguments (JSON object).")] = None,
     reason: Reason = "",
     by: By = None,
-    go_on: GoOn = False,
+    resume: ResumeAfter = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
@@ -71,8 +71,8 @@ def approve(
     Exit code 10: the approval was already decided or has expired.
     """
     arguments = None if edit_args is None else _parse_edited(edit_args)
-    reply = Reply(decision="approved", by=_who(by), reason=reason, arguments=arguments)
-    return _decide(approval, reply, as_json=as_json, go_on=go_on, config=config)
+    reply = Reply(decision="approved", by=_get_approver(by), reason=reason, arguments=arguments)
+    return _decide(approval, reply, as_json=as_json, resume=resume, config=config)
 
 
 @app.command(hidden=True)
@@ -81,7 +81,7 @@ def deny(
     *,
     reason: Reason = "",
     by: By = None,
-    go_on: GoOn = False,
+    resume: ResumeAfter = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
@@ -89,27 +89,27 @@ def deny(
 
     Exit code 10: the approval was already decided or has expired.
     """
-    reply = Reply(decision="denied", by=_who(by), reason=reason)
-    return _decide(approval, reply, as_json=as_json, go_on=go_on, config=config)
+    reply = Reply(decision="denied", by=_get_approver(by), reason=reason)
+    return _decide(approval, reply, as_json=as_json, resume=resume, config=config)
 
 
-def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Config) -> int:
+def _decide(name: str, reply: Reply, *, as_json: bool, resume: bool, config: Config) -> int:
     async def decide() -> tuple[ApprovalQuestion, ContinuedRun]:
         async with open_runs(config) as runs:
             decided = await runs.approvals.decide(await runs.approvals.get(name), reply)
             return decided, await runs.continue_decided(decided.row.run_id)
 
     decided, continued = anyio.run(decide)
-    if as_json and not go_on:
+    if as_json and not resume:
         write_json(approval_as_json(decided))
     else:
         line = f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}"
-        warn_line(line) if go_on else write_line(line)
+        warn_line(line) if resume else write_line(line)
     if continued.in_background:
         where = "on the server" if get_server_url() else "when a worker picks it up"
         warn_line(f"run:     {continued.run_id} continues {where}")
         return 0
-    if go_on:
+    if resume:
         return resume_run(open_host(config), continued.run_id, View(output="json" if as_json else "text"))
     warn_line(f"next:    agent resume {decided.row.run_id}")
     return 0
@@ -125,7 +125,7 @@ def _parse_edited(text: str) -> dict[str, JsonValue]:
     return value
 
 
-def _who(by: str | None) -> str:
+def _get_approver(by: str | None) -> str:
     return by or get_user() or "unknown user"
 
 
@@ -133,9 +133,9 @@ def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttemp
     lines = [f"hash: {question.hash}", f"run: {question.row.run_id}, step {question.row.step_id}"]
     lines.append(f"status: {question.row.status}")
     for attempt in attempts:
-        word = "counted" if attempt.counted else "too late"
-        said = f" ({attempt.reason})" if attempt.reason else ""
+        state = "counted" if attempt.counted else "too late"
+        reason = f" ({attempt.reason})" if attempt.reason else ""
         lines.append(
-            f"{attempt.at.isoformat(timespec='seconds')} {attempt.status} by {attempt.decided_by}{said}, {word}"
+            f"{attempt.at.isoformat(timespec='seconds')} {attempt.status} by {attempt.decided_by}{reason}, {state}"
         )
     return lines

@@ -1,4 +1,4 @@
-"""`agent approvals list`: what waits for a decision."""
+"""`agent approvals list`: list pending approvals."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.callback()
-def _group() -> None:  # keeps `list` a command of a group
+def _group() -> None:  # makes `list` a subcommand
     return None
 
 
@@ -43,7 +43,7 @@ def list_approvals(
         status = "" if every else "open"
         if not run and not await _has_any(status, config):
             return 0
-        # Not at the top: what reads a question reads journals, and most often there is none.
+        # Imported late: reading approvals loads the journal code, and usually there are none.
         from metier.cli.shared.open_runs import open_runs
 
         count = 0

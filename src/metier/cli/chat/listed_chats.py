@@ -1,4 +1,4 @@
-"""Conversations in a list: age, turns, cost and first message. `agent chat list` and `/resume` show the same."""
+"""Rows of `agent chat list` and `/resume`: age, turns, cost and first message of each conversation."""
 
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ from metier.store.contexts import ContextState
 from metier.telemetry.excerpt import one_line
 from metier.views.closing import format_age
 
-_LEAST_MESSAGE = 20
+_MIN_MESSAGE_WIDTH = 20
 _ID_WIDTH = 28
 
 
@@ -40,16 +40,16 @@ class ListedChat(Struct, frozen=True, kw_only=True):
         }
 
     def render(self, *, width: int) -> str:
-        """`2 h  4 turns  $0.021  Translate the note  20260102-030405-…`: what people remember, then the ID."""
+        """`2 h  4 turns  $0.021  Translate the note  20260102-030405-…`."""
         age = format_age((datetime.now(UTC) - self.updated_at).total_seconds())
         start = f"{age:>6}  {count(self.turns, 'turn'):>8}  {render_cost(self.cost_usd):>12}"
-        room = max(_LEAST_MESSAGE, width - cell_len(start) - _ID_WIDTH - 4)
-        said = one_line(printable(self.first_message), room)
-        return f"{start}  {set_cell_size(said, max(room, cell_len(said)))}  {self.context_id}"
+        room = max(_MIN_MESSAGE_WIDTH, width - cell_len(start) - _ID_WIDTH - 4)
+        message = one_line(printable(self.first_message), room)
+        return f"{start}  {set_cell_size(message, max(room, cell_len(message)))}  {self.context_id}"
 
 
 async def list_chats_with_messages(runtime: Runtime, *, limit: int) -> list[ListedChat]:
-    """List conversations, the one used last first."""
+    """List conversations, most recently used first."""
     return [await _read(runtime, state) for state in await list_chats(runtime, limit=limit)]
 
 

@@ -1,4 +1,4 @@
-"""The permission mode of a chat: which questions of the profile are answered without the user.
+"""The permission mode of a chat, which answers some of the profile's questions without the user.
 
 A mode never allows more than the host: a call that a rule denies stays denied, and a rule that asks still asks. Plan
 mode also denies changes that a rule allows, and no mode approves writing a file that runs by itself. Each
@@ -41,7 +41,7 @@ class PermissionModes:
     async def __call__(self, question: ApprovalQuestion) -> Reply | None:
         if self.mode == "plan":
             return Reply(decision="denied", by=get_user(), reason=_DENIED)
-        # The profile asks about a file that runs by itself like about any other; the answer is always the user's.
+        # Writing a file that is executed automatically, such as a git hook, always needs the user's approval.
         is_default = (
             question.asked is not None
             and is_profile_reason(question.asked.reason)
@@ -73,7 +73,7 @@ class PermissionModes:
 
 
 def list_modes(profile: Profile) -> Sequence[Mode]:
-    """The modes that a profile leaves to the user; with `permissive` nothing is asked, so there are none."""
+    """List the modes that a profile offers. `permissive` offers none, because it asks nothing."""
     match profile:
         case "permissive":
             return ()

@@ -28,7 +28,7 @@ class Answering(Protocol):
 
     @property
     def is_choosing(self) -> bool:
-        """One key answers the open question."""
+        """Return True if a single key answers the open question."""
         ...
 
     def choose(self, key: str) -> None: ...
@@ -49,19 +49,19 @@ class Answering(Protocol):
 
 
 def build_keys(terminal: Answering) -> KeyBindingsBase:
-    """Enter sends; Esc-Enter, and Enter behind a backslash, begin a new line."""
+    """Build the key bindings. Enter sends; Esc-Enter, or Enter after a backslash, starts a new line."""
     keys = KeyBindings()
     _bind_writing(keys, terminal)
     _bind_commands(keys, terminal)
     _bind_escape(keys, terminal)
     _bind_modes(keys, terminal)
     _bind_answers(keys, terminal)
-    # The keys of the prompt take precedence over those of prompt_toolkit: during a search they would replace its own.
+    # These bindings take precedence over those of prompt_toolkit. During a search its own must apply.
     return merge_key_bindings([ConditionalKeyBindings(keys, ~is_searching), _build_search_keys()])
 
 
 def _build_search_keys() -> KeyBindings:
-    """Ctrl-D, which prompt_toolkit leaves out: Enter and Esc accept, Ctrl-C and Ctrl-G cancel by its own bindings."""
+    """Bind Ctrl-D, which prompt_toolkit does not bind in a search, to cancel it like Ctrl-C and Ctrl-G."""
     keys = KeyBindings()
     keys.add("c-d", filter=is_searching)(abort_search)
     return keys
@@ -77,7 +77,7 @@ def _bind_writing(keys: KeyBindings, terminal: Answering) -> None:
         buffer = event.current_buffer
         chosen = buffer.complete_state.current_completion if buffer.complete_state is not None else None
         buffer.complete_state = None
-        # The path of a folder is to be continued.
+        # After a folder the user continues typing the path.
         if chosen is None or not (chosen.text.startswith("@") and chosen.text.endswith("/")):
             _enter(event, terminal)
 
@@ -158,7 +158,7 @@ def _bind_modes(keys: KeyBindings, terminal: Answering) -> None:
 
 
 def _bind_answers(keys: KeyBindings, terminal: Answering) -> None:
-    """While a question is answered by one key, no other key writes anything."""
+    """Bind the keys while a question waits for a single key: other keys insert nothing."""
     is_choosing = Condition(lambda: terminal.is_choosing)
 
     @keys.add(Keys.Any, filter=is_choosing)
@@ -175,7 +175,7 @@ def _bind_answers(keys: KeyBindings, terminal: Answering) -> None:
 
 
 def _complete_word(buffer: Buffer) -> None:
-    """At once: a menu that is still being made for what is typed must not swallow the key."""
+    """Complete synchronously, so that a completion menu still being computed does not swallow the key."""
     if buffer.complete_state is not None:
         buffer.complete_next()
         return
@@ -207,7 +207,7 @@ _DESCRIPTION = 60
 
 
 class ChatCompleter(Completer):
-    """Commands after `/`, what they take after them, paths after `@`, and the names of skills anywhere."""
+    """Completes commands after `/`, their arguments, paths after `@`, and skill names anywhere."""
 
     def __init__(self, chat: Chat, *, is_answering: Callable[[], bool]) -> None:
         self._chat = chat
@@ -236,7 +236,7 @@ class ChatCompleter(Completer):
             wants_skills = before.startswith("/skills ") or len(word) > 1
             packages = self._chat.resolve().packages if wants_skills else ()
         except MetierError:
-            # Whatever is wrong with the agent is said when the turn is sent.
+            # Errors in the agent's definition are reported when the message is sent.
             return []
         return [(package.definition.name, package.definition.description[:_DESCRIPTION]) for package in packages]
 
@@ -247,14 +247,14 @@ def get_word(before: str) -> str:
 
 
 def completes_by_itself(document: Document) -> bool:
-    """While a command or a path is typed, what it may become is shown without Tab."""
+    """Return True if completions are shown without Tab: for commands and paths."""
     before = document.text_before_cursor
     return get_word(before).startswith("@") or (before.startswith("/") and not before[1:2].isspace())
 
 
 def list_paths(workspace: Path, word: str) -> Iterator[tuple[str, str]]:
     """Yield the entries of the folder being typed, each with the `@` before it; folders end in a slash."""
-    folder, _, begun = word[1:].rpartition("/")
+    folder, _, prefix = word[1:].rpartition("/")
     root = workspace / folder if folder else workspace
     if ".." in Path(folder).parts or Path(folder).is_absolute():
         return
@@ -265,8 +265,8 @@ def list_paths(workspace: Path, word: str) -> Iterator[tuple[str, str]]:
         return
     shown = 0
     for entry in entries:
-        hidden = entry.name.startswith(".") and not begun.startswith(".")
-        if hidden or entry.name in _SKIPPED or not entry.name.casefold().startswith(begun.casefold()):
+        hidden = entry.name.startswith(".") and not prefix.startswith(".")
+        if hidden or entry.name in _SKIPPED or not entry.name.casefold().startswith(prefix.casefold()):
             continue
         path = f"{folder}/{entry.name}" if folder else entry.name
         yield (f"@{path}/" if entry.is_dir(follow_symlinks=False) else f"@{path}"), ""

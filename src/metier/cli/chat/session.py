@@ -86,8 +86,8 @@ class Session:
         """True if the last turn ended with an answer."""
         host = chat.runtime.host
         self._output = build_output_redactor(list_host_secrets(host))
-        lasting = "in this conversation"
-        prompter = Prompter(self._read_word, get_user(), screen.painter, screen.edit, lasting, self._read_key)
+        scope = "in this conversation"
+        prompter = Prompter(self._read_word, get_user(), screen.painter, screen.edit, scope, self._read_key)
         always = AlwaysAsker(chat, prompter)
         self._modes = PermissionModes(always)
         self._turns = TurnView(chat, screen.painter, build_host_redactor(host), quiet=options.quiet)
@@ -108,7 +108,7 @@ class Session:
             async with passing_signals(lambda: self._stopper or self._idle):
                 await self._greet()
                 with self._idle.interruptible():
-                    await (self._hold_at_prompt() if self._screen.types_ahead else self._hold_line_by_line())
+                    await (self._run_at_prompt() if self._screen.types_ahead else self._run_line_by_line())
         if self._idle.signal:
             return SIGNALS.get(self._idle.signal, 1)
         return 0 if self._screen.is_terminal else self._exit_code
@@ -140,10 +140,10 @@ class Session:
     def cycle_mode(self) -> None:
         self._modes.cycle(self._chat.resolve().profile)
 
-    async def _hold_line_by_line(self) -> None:
-        await self._guarded(self._look_back())
+    async def _run_line_by_line(self) -> None:
+        await self._report_errors(self._continue_open_turn())
         if self._options.first:
-            await self._guarded(self._take(self._options.first))
+            await self._report_errors(self._handle(self._options.first))
         while not self._idle.is_set:
             line = await self._read_line()
             if line is None:
@@ -151,11 +151,11 @@ class Session:
             if not line:
                 continue
             try:
-                await self._guarded(self._take(line))
+                await self._report_errors(self._handle(line))
             except ExitChat:
                 return
 
-    async def _hold_at_prompt(self) -> None:
+    async def _run_at_prompt(self) -> None:
         """Read messages continuously while a second task works through them."""
         with unwrapped():
             async with anyio.create_task_group() as group:
@@ -190,11 +190,11 @@ class Session:
             try:
                 if self._is_working and runs_at_once(line):
                     self._echo(line)
-                    await self._guarded(run_command(self._context, line.strip()))
+                    await self._report_errors(run_command(self._context, line.strip()))
                     continue
             except ExitChat:
                 return
-            await self._guarded(self._enqueue(line))
+            await self._report_errors(self._enqueue(line))
             self._arrived.set()
 
     async def _enqueue(self, line: str) -> None:
@@ -204,7 +204,7 @@ class Session:
 
     async def _work(self, scope: anyio.CancelScope) -> None:
         self._is_working = True
-        await self._guarded(self._look_back())
+        await self._report_errors(self._continue_open_turn())
         if self._options.first:
             self._queue.put_first(self._chat.context_id, self._options.first)
         try:
@@ -218,7 +218,7 @@ class Session:
                 self._is_working = True
                 message = self._queue.pop()
                 self._echo(message.text)
-                await self._guarded(self._take(message.text, run_id=message.message_id))
+                await self._report_errors(self._handle(message.text, run_id=message.message_id))
                 await self._queue.flush()
         except ExitChat:
             pass
@@ -238,7 +238,7 @@ class Session:
         warn_line(f"{word}{name}. Type /help for commands.")
         await self._turns.show_past()
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _report_errors(self, work: Awaitable[None]) -> None:
         try:
             await work
         except MetierError as error:
@@ -246,7 +246,7 @@ class Session:
         except KeyboardInterrupt:
             warn_line("Stopped")
 
-    async def _look_back(self) -> None:
+    async def _continue_open_turn(self) -> None:
         """Continue a turn whose process died, because the user did not stop it. Report other open turns."""
         turn = await self._chat.find_open_turn()
         await self._queue.load(self._chat.context_id, self._chat.get_last_turn)
@@ -269,7 +269,7 @@ class Session:
             case _:
                 warn_line(f"The last turn was stopped: {asked}; type /continue to resume it")
 
-    async def _take(self, line: str, *, run_id: str = "") -> None:
+    async def _handle(self, line: str, *, run_id: str = "") -> None:
         """Carry out a line. `run_id`: the ID for its run if it is a message."""
         if not line.strip():
             return
@@ -288,9 +288,9 @@ class Session:
 
     async def _send(self, message: str, *, run_id: str = "") -> None:
         is_typed = self._screen.is_terminal
-        told = f"{message}\n\n{PLAN_NOTE}" if self._modes.mode == "plan" else message
+        text = f"{message}\n\n{PLAN_NOTE}" if self._modes.mode == "plan" else message
         self._is_planned = False
-        await self._drive(lambda watch: self._chat.send(told, watch, is_typed=is_typed, run_id=run_id))
+        await self._drive(lambda watch: self._chat.send(text, watch, is_typed=is_typed, run_id=run_id))
 
     async def _approve_plan(self) -> bool:
         """Ask whether to carry out the plan, and in which mode. If not, the chat stays in plan mode."""
@@ -354,7 +354,7 @@ class Session:
             raise EOFError from interrupt
 
     async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunStatus | None:
-        """Drive and show a turn; None if there was none to drive."""
+        """Drive and show a turn. Returns None if there was no turn."""
         grace = self._chat.runtime.host.settings.runtime.signal_grace_seconds
         stopper = Stopper(min(grace, STEP_SECONDS) if self._screen.types_ahead else grace, waits_for_model=False)
         with self._turns.begin(as_json=self._options.as_json, is_typed=is_typed) as shown:

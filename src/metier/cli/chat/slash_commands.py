@@ -209,10 +209,10 @@ async def show_permissions(context: ChatContext, mode: str) -> None:
 
 
 async def show_servers(context: ChatContext, _: str) -> None:
-    standings = examine(context.chat.runtime.host)
-    for standing in standings:
-        write_server_status(standing)
-    if not standings:
+    statuses = examine(context.chat.runtime.host)
+    for status in statuses:
+        write_server_status(status)
+    if not statuses:
         warn_line(f"No MCP servers configured in '{context.chat.runtime.host.settings.mcp.file}'")
 
 
@@ -371,7 +371,7 @@ async def _ask_model(context: ChatContext, message: str) -> None:
 
 
 async def show_diff(context: ChatContext, path: str) -> None:
-    """Show what is not committed; outside of a git repository, the changes of this conversation."""
+    """Show uncommitted changes; outside a git repository, the changes of this conversation."""
     workspace = context.chat.runtime.host.root
     redactor = build_host_redactor(context.chat.runtime.host)
     painter = build_painter(sys.stdout)
@@ -401,7 +401,7 @@ def _read_git_diff(workspace: Path, path: str) -> str:
         new = run_git(workspace, ("ls-files", "--others", "--exclude-standard", "-z", *limited))
     except Unavailable as error:
         raise UsageError(f"Cannot read the changes: {error}") from error
-    # Lines such as `diff --git` and `index` say nothing that the names of the files don't.
+    # Headers such as `diff --git` and `index` add nothing to the file names.
     lines = [line for line in changed.decode("utf-8", "replace").splitlines() if not _GIT_HEADER.match(line)]
     names = [os.fsdecode(each) for each in new.split(b"\0") if each][:_NEW_FILES]
     lines += [_render_new_file(workspace / name, name) for name in names]

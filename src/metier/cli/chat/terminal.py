@@ -1,4 +1,4 @@
-"""The terminal of a chat: a prompt that stays while a turn runs, what moves above it, and the status below it.
+"""The terminal of a chat: a prompt that stays visible during turns, live output above it, a status line below it.
 
 Only this module and `prompt_keys` import prompt_toolkit.
 """
@@ -56,12 +56,12 @@ _STYLE = Style.from_dict(
 )
 _LINK = re.compile(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals that know them show everything between at once; others ignore them."""
+"""Synchronized output: terminals that support it show everything in between at once; others ignore it."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """A question of a turn, asked while a message may be half typed."""
+    """A question of a turn. The user may be typing a message when it is asked."""
 
     prompt: str
     answer: "asyncio.Future[str]"
@@ -70,7 +70,7 @@ class _Question:
 
 
 class Terminal:
-    """A `Screen` for a person, and the `Painter` of the turns that are shown at it."""
+    """A `Screen` for a real terminal, and the `Painter` of its turns."""
 
     is_terminal = True
     types_ahead = True
@@ -86,11 +86,11 @@ class Terminal:
         self._pending: list[str] = []
         """Text that the next frame writes, all at once."""
         self._ends_blank = False
-        """The last line above the prompt is blank, so that a block needs no other one before it."""
+        """True if the last line above the prompt is blank, so that the next block needs no blank line."""
         self._is_away = False
         """True while an editor uses the screen."""
         self._pasted: dict[str, str] = {}
-        """Long pasted texts by the words that stand for them in the prompt."""
+        """Long pasted texts by their placeholder in the prompt."""
         completer = ChatCompleter(chat, is_answering=lambda: self._question is not None)
         self._prompt: PromptSession[str] = PromptSession(
             history=_UnfoldedHistory(str(history), self.unfold),
@@ -105,7 +105,7 @@ class Terminal:
             erase_when_done=True,
             tempfile_suffix=".md",
         )
-        # Esc alone interrupts: time for the rest of a key that starts with it, and for Esc-Enter typed by hand.
+        # Esc alone interrupts. Wait this long for the rest of an escape sequence, and for Enter after a typed Esc.
         self._prompt.app.ttimeoutlen, self._prompt.app.timeoutlen = 0.05, ESCAPE_SECONDS
 
     # The screen.
@@ -123,11 +123,11 @@ class Terminal:
         )
 
     async def read_line(self, prompt: str) -> str:
-        """Ask for a line; a message that is half typed is restored afterwards."""
+        """Ask for a line. An unfinished message is restored afterwards."""
         return await self._ask(prompt, keys="")
 
     async def read_key(self, prompt: str, keys: str) -> str:
-        """Ask for one of the keys, or for a line if a message is half typed: the next letter may belong to it."""
+        """Ask for one of the keys, or for a line if the user is typing a message: the next letter may belong to it."""
         if not self._prompt.default_buffer.text:
             return await self._ask(prompt, keys=keys)
         while (word := (await self._ask(prompt, keys="")).strip()) not in tuple(keys):
@@ -139,7 +139,7 @@ class Terminal:
         with set_app(self._prompt.app):
             if self._prompt.app.layout.is_searching:
                 stop_search()
-        self._flush()  # the card before the question about it
+        self._flush()  # so that the approval card is above its question
         draft = buffer.document
         question = _Question(printable(prompt), asyncio.get_running_loop().create_future(), keys)
         self._question = question
@@ -188,7 +188,7 @@ class Terminal:
             self._region = []
             self._flush()
 
-    # What keys do; see `prompt_keys`.
+    # The actions of the keys; see `prompt_keys`.
 
     @property
     def is_asked(self) -> bool:
@@ -206,7 +206,7 @@ class Terminal:
             self.answer(known)
 
     def fold(self, pasted: str) -> str:
-        """Return a pasted text as the prompt shows it: a long one as its number of lines."""
+        """Return the pasted text, or a placeholder with its number of lines if it is long."""
         lines = pasted.strip("\n").count("\n") + 1
         if lines <= MAX_PASTED_LINES:
             return pasted
@@ -268,7 +268,7 @@ class Terminal:
 
     @property
     def height(self) -> int:
-        """The rows left beside the prompt, the status and queued messages."""
+        """The rows that the prompt, the status line and queued messages leave free."""
         return max(8, self._prompt.output.get_size().rows - 5)
 
     def print(self, *renderables: RenderableType) -> None:
@@ -312,7 +312,7 @@ class Terminal:
         output.write_raw(_BEGIN)
         app.renderer.erase()
         output.write_raw(text)
-        app.render_counter += 1  # what the prompt shows is kept by this number
+        app.render_counter += 1  # the prompt caches its content by this number
         app.renderer.render(app, app.layout)
         output.write_raw(_END)
         output.flush()
@@ -342,7 +342,7 @@ class Terminal:
 
 
 class _Above(io.TextIOBase):
-    """Output of commands while the prompt is shown: whole lines, above it."""
+    """A stream that writes whole lines above the prompt."""
 
     encoding = "utf-8"
 
@@ -368,7 +368,7 @@ class _Above(io.TextIOBase):
 
 
 class _UnfoldedHistory(FileHistory):
-    """The messages of earlier chats, with pasted texts in full."""
+    """The history of messages, with pasted texts in full."""
 
     def __init__(self, filename: str, unfold: Callable[[str], str]) -> None:
         super().__init__(filename)
@@ -380,7 +380,7 @@ class _UnfoldedHistory(FileHistory):
 
 
 class _BottomOutput(Vt100_Output):
-    """A terminal that is never asked for its cursor position: an answer that comes late would be read as typed keys."""
+    """An output that never asks for the cursor position: a late reply would be read as typed keys."""
 
     @override
     def get_rows_below_cursor_position(self) -> int:
@@ -396,7 +396,7 @@ def _open_output(stream: TextIO) -> Output:
 
 
 def _name_choice(prompt: str, key: str) -> str:
-    """`Write a.txt (1 of 3): yes`, for the key that was pressed at `[y]es  [n]o`."""
+    """Return the question with the chosen word, such as `Write a.txt (1 of 3): yes` for `y`."""
     *above, choices = prompt.split("\n")
     word = re.search(rf"\[{re.escape(key)}\](\w*)", choices)
     chosen = f"{key}{word[1]}" if word else key

@@ -36,13 +36,13 @@ MAX_ECHOED = 20
 
 
 class ShownTurn(Struct, frozen=True):
-    """One turn while it is driven."""
+    """The display of a running turn."""
 
     live: LiveRun | None
-    """Nothing where no steps and no text are shown."""
+    """None if neither steps nor text are shown."""
     redactor: Redactor
     is_typed: bool = False
-    """A command of the person: its step shows what it said."""
+    """True for a shell command that the user typed: its step shows the output."""
 
     @property
     def sinks(self) -> Sequence[Sink]:
@@ -69,7 +69,7 @@ class ShownTurn(Struct, frozen=True):
 
 
 class TurnView:
-    """Shows turns on a painter, and knows what the last one showed."""
+    """Shows turns on a painter, and expands steps of the last one."""
 
     def __init__(self, chat: Chat, painter: Painter, redactor: Redactor, *, quiet: bool) -> None:
         self._chat = chat
@@ -92,8 +92,8 @@ class TurnView:
         view = self.view
         if not view.calls or view.calls[-1].state != "failed":
             return ""
-        said = (item.text for item in reversed(view.items) if isinstance(item, TextView) and item.turn == view.turn)
-        return next(said, "")
+        texts = (item.text for item in reversed(view.items) if isinstance(item, TextView) and item.turn == view.turn)
+        return next(texts, "")
 
     @contextmanager
     def begin(self, *, as_json: bool, is_typed: bool = False) -> Generator[ShownTurn]:
@@ -115,10 +115,10 @@ class TurnView:
     def echo(self, message: str) -> None:
         """Print a message of the user as a block with a bar at its left."""
         lines = printable(message, redactor=self._redactor).splitlines()
-        said = Text("\n".join(lines[:MAX_ECHOED]), "bold")
+        text = Text("\n".join(lines[:MAX_ECHOED]), "bold")
         if len(lines) > MAX_ECHOED:
-            said.append(f"\n… {len(lines) - MAX_ECHOED:,} more lines", "not bold dim italic")
-        wrapped = self._painter.lay_out(said, width=max(10, self._painter.width - 3))
+            text.append(f"\n… {len(lines) - MAX_ECHOED:,} more lines", "not bold dim italic")
+        wrapped = self._painter.lay_out(text, width=max(10, self._painter.width - 3))
         self._painter.print(Text(), *(Text.assemble(("▌ ", "blue"), line) for line in wrapped), Text())
 
     async def expand(self) -> None:

@@ -18,7 +18,7 @@ _EXAMPLE = re.compile(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>.*))?$")
 
 class Example(Struct, frozen=True, kw_only=True):
     line: str
-    """The command line as the user types it; `APPROVAL` stands for an ID."""
+    """The command line as the user types it, with `APPROVAL` as a placeholder for an ID."""
     note: str = ""
 
 

@@ -1,4 +1,4 @@
-"""`agent version`: which Metier this is, and with `--verbose` what is in it."""
+"""`agent version`: the version, and with `--verbose` Python, the system and installed extras."""
 
 import platform
 import re
@@ -16,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _ALL = "all"
 _OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[^'\"]+)")
-"""A line of what a package requires, for those who ask for one of its extras."""
+"""A requirement of the package that belongs to an extra."""
 
 
 @app.command()
@@ -51,7 +51,7 @@ def _describe() -> dict[str, object]:
 
 
 def _find_extras() -> dict[str, dict[str, str | None]]:
-    """The packages of each extra with the version that is installed."""
+    """Return the packages of each extra with their installed version."""
     try:
         installed = metadata.distribution("metier")
     except metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""The dialog about calls that wait for approval: yes, no, other arguments, always, or the reasons.
+"""The dialog about a pending call: approve, deny, edit the arguments, always allow, or explain.
 
-"Always" is saved as a rule of the workspace, which the user sees before it is written.
+"Always" can be saved as a rule of the workspace; the user sees the rule before it is written.
 """
 
 import json
@@ -42,8 +42,8 @@ from metier.views.painter import Painter, build_painter
 _HEAD = "Edit the values below the names, save and close. To keep the call as it is, change nothing or empty the file."
 
 
-def write_sheet(arguments: Mapping[str, JsonValue]) -> str:
-    mark = _find_mark(arguments)
+def render_arguments(arguments: Mapping[str, JsonValue]) -> str:
+    mark = _choose_mark(arguments)
     lines = [f"{mark} {_HEAD}"]
     for name, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -51,8 +51,8 @@ def write_sheet(arguments: Mapping[str, JsonValue]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_sheet(sheet: str, before: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The other way round, by the sheet's own mark. Raises `UsageError` for a name that was not there."""
+def parse_edited(sheet: str, before: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Parse the edited text of `render_arguments`. Raises `UsageError` for an argument that the call does not have."""
     mark = sheet.partition(" ")[0]
     if not sheet.strip():
         return {**before}
@@ -74,8 +74,8 @@ def parse_sheet(sheet: str, before: Mapping[str, JsonValue]) -> dict[str, JsonVa
 _MARK = "==="
 
 
-def _find_mark(arguments: Mapping[str, JsonValue]) -> str:
-    """One that no line of the texts begins with."""
+def _choose_mark(arguments: Mapping[str, JsonValue]) -> str:
+    """Return a mark that no line of the arguments starts with."""
     mark = _MARK
     texts = [value for value in arguments.values() if isinstance(value, str)]
     while any(line.startswith(mark) for text in texts for line in text.split("\n")):
@@ -94,11 +94,14 @@ def _read(name: str, text: str, before: JsonValue) -> JsonValue:
 
 
 type ReadKey = Callable[[str, str], Awaitable[str]]
-"""Shows a prompt and returns one of the keys behind it. Raises `EOFError` if there is no answer."""
+"""Show a prompt and return one of the given keys. Raises `EOFError` if there is no answer."""
 
 
 async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: ReadKey) -> bool:
-    """False where nothing was written. The run under way keeps the rules that it began with."""
+    """Show a rule for similar calls and save it if the user agrees. The current run keeps its rules.
+
+    Returns False if nothing was written.
+    """
     workspace = current_workspace()
     rule = build_rule(tool, arguments)
     try:
@@ -117,13 +120,13 @@ async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: Rea
     if await read_key("Add it? [y]es  [n]o: ", "yn") != "y":
         warn_line("Not added")
         return False
-    is_own = is_trusted_folder(workspace)
+    was_trusted = is_trusted_folder(workspace)
     try:
         write_new_file(workspace / POLICY_FILE, text, overwrite=True)
     except MetierError as error:
         warn_line(error.message)
         return False
-    if is_own:
+    if was_trusted:
         renew_trust(workspace)
     else:
         warn_line("This folder is not trusted, so its allow rules are ignored; see `agent trust`")
@@ -132,7 +135,7 @@ async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: Rea
 
 
 type ReadLine = Callable[[str], Awaitable[str]]
-"""Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
+"""Show a prompt and return the typed line. Raises `EOFError` at the end of the input."""
 
 ESCAPE, END_OF_INPUT = "\x1b", "\x04"
 _WORDS = {
@@ -152,29 +155,29 @@ CHOICES_OF_MANY = "[y]es  [n]o  [e]dit  [a]lways  [Y] yes to all {count}  [N] no
 
 
 class Edit(Protocol):
-    """Opens a text in the person's editor; None where that changed nothing. Raises `UsageError`."""
+    """Open a text in the user's editor. Returns None if it is unchanged. Raises `UsageError`."""
 
     async def __call__(self, text: str, *, suffix: str) -> str | None: ...
 
 
 class Prompter(Struct, frozen=True):
-    """An `Asker` for the runtime. No answer leaves the run parked, to be decided with `agent approvals`."""
+    """An `Asker` that asks at the terminal. Without an answer the run pauses until `agent approve` or `agent deny`."""
 
     read_line: ReadLine
     by: str
     painter: Painter | None = None
-    """Painter of the calls; stderr if None."""
+    """Where calls are shown. Default: stderr."""
     edit: Edit | None = None
-    """Without it, new arguments are typed as JSON."""
+    """If None, the user types new arguments as JSON."""
     lasting: str = "in this run"
-    """The calls that "always" covers."""
+    """The scope of "always", as the user reads it."""
     press_key: ReadKey | None = None
-    """Without it, a letter or a word is typed as a line."""
+    """If None, the user types a letter or a word and Enter."""
     shown: set[str] = field(default_factory=set[str])
-    """Approvals whose calls were printed."""
+    """Approvals whose calls are printed already."""
 
     async def __call__(self, question: ApprovalQuestion) -> Reply | None:
-        """The call that is decided is printed last; those that a "yes to all" includes, once before it."""
+        """Print the other calls that "yes to all" includes, then this call, and ask for a decision."""
         for each in (*question.others, question):
             if each is question or each.row.approval_id not in self.shown:
                 self._print(Text(), *self._render(each, number=each.number, total=each.total))
@@ -185,7 +188,7 @@ class Prompter(Struct, frozen=True):
             return None
 
     async def read_key(self, prompt: str, keys: str) -> str:
-        """One of the keys; a word that starts with one counts in full only. Raises `EOFError`."""
+        """Read one of the keys, or a whole word such as `yes`. Raises `EOFError`."""
         if self.press_key is not None:
             return await self.press_key(prompt, keys)
         while True:
@@ -196,7 +199,7 @@ class Prompter(Struct, frozen=True):
             warn_line("Answer with one of the letters; ? shows help" if "?" in keys else "Answer with one letter")
 
     async def _choose(self, question: ApprovalQuestion) -> Reply | None:
-        """Until there is an answer. Edited arguments are shown and asked about like those of the model."""
+        """Ask until there is a decision. Edited arguments are shown and asked about again."""
         edited: dict[str, JsonValue] | None = None
         while True:
             is_many = bool(question.others) and edited is None
@@ -227,7 +230,7 @@ class Prompter(Struct, frozen=True):
         return f"{call} ({question.number} of {question.total})"
 
     async def _always(self, question: ApprovalQuestion, edited: dict[str, JsonValue] | None) -> Reply | None:
-        """For a while, or as a rule that is shown before it is written."""
+        """Approve similar calls too: in this scope, or in all runs by a rule."""
         key = await self.read_key(f"Always: [c] {self.lasting}  [s]ave a rule for every run here  [b]ack: ", "csb")
         if key == "b":
             return None
@@ -256,10 +259,10 @@ class Prompter(Struct, frozen=True):
         return arguments
 
     async def _read_arguments(self, now: dict[str, JsonValue]) -> JsonValue:
-        """None where nothing was changed. Raises `ValueError`, `UsageError`."""
+        """Let the user edit the arguments. Returns None if they are unchanged. Raises `ValueError`, `UsageError`."""
         if self.edit is not None:
-            sheet = await self.edit(write_sheet(now), suffix=".txt")
-            return None if sheet is None else {**parse_sheet(sheet, now)}
+            sheet = await self.edit(render_arguments(now), suffix=".txt")
+            return None if sheet is None else {**parse_edited(sheet, now)}
         warn_line(f"now: {json.dumps(now, ensure_ascii=False)}")
         text = (await self.read_line("new arguments as JSON, empty to go back: ")).strip()
         return parse_arguments(text) if text else None
@@ -294,12 +297,12 @@ def build_card(
     """Build the card of a question, or of the user's edited call. Known secrets are masked."""
     asked, redactor = question.asked, build_output_redactor()
     shown = {name: show_call(value, redactor) for name, value in (arguments or question.arguments).items()}
-    told = (asked.preview if asked else "") if arguments is None else preview
+    diff = (asked.preview if asked else "") if arguments is None else preview
     return ApprovalCard(
         approval_id=question.row.approval_id,
         tool=question.tool,
         arguments=shown,
-        preview=show_call_text(told, redactor),
+        preview=show_call_text(diff, redactor),
         reason=redactor.redact(asked.reason) if asked else "",
         is_default=asked is not None and is_profile_reason(asked.reason),
         risk=asked.risk if asked else "",
@@ -310,8 +313,8 @@ def build_card(
 
 
 def find_asker() -> Prompter | None:
-    """The dialog with the user; None where no person sits at a terminal."""
-    # A process that was started with a closed stream has nothing there.
+    """Return the dialog, or None without a terminal."""
+    # A stream that the caller closed is None.
     streams = (sys.__stdin__, sys.__stderr__)
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
@@ -374,7 +377,7 @@ def _parse_limit(word: str, limit: Limit) -> RaisedLimits | None:
 
 
 def describe(question: ApprovalQuestion) -> list[str]:
-    """The exact call and what it would change."""
+    """Describe the exact call and the changes it would make."""
     asked = question.asked
     risk = f" (risk: {asked.risk})" if asked is not None and asked.risk else ""
     lines = ["", f"approval {question.row.approval_id}: {question.tool}{risk} wants to run with"]
@@ -385,7 +388,7 @@ def describe(question: ApprovalQuestion) -> list[str]:
 
 
 def describe_edit(question: ApprovalQuestion) -> list[str]:
-    """The arguments that a person put in the place of the model's, and how they differ; nothing where none did."""
+    """Describe the arguments that the approver edited; nothing if they didn't."""
     edited = question.edited_arguments
     if edited is None:
         return []
@@ -403,7 +406,7 @@ def explain(question: ApprovalQuestion) -> list[str]:
 
 
 def parse_arguments(text: str) -> JsonValue:
-    """Raises `ValueError`."""
+    """Parse JSON. Raises `ValueError`, also for JSON that is nested too deeply for Python."""
     try:
         value: JsonValue = json.loads(text)
     except RecursionError as error:
@@ -419,8 +422,8 @@ def _shown(value: JsonValue) -> str:
 async def _read_line(prompt: str) -> str:
     sys.stderr.write(printable(prompt))
     sys.stderr.flush()
-    # Waiting for a person must not stop the heartbeat of the lease, nor must the process wait for a line after Ctrl-C:
-    # a thread that reads would keep it alive until Enter is pressed. A terminal is readable when a line is complete.
+    # Wait in the event loop: it keeps the run's lease alive, and Ctrl-C works at once. A thread in `readline` would
+    # keep the process alive until Enter is pressed. A terminal becomes readable when a line is complete.
     if sys.platform == "win32":
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
     else:
@@ -432,10 +435,10 @@ async def _read_line(prompt: str) -> str:
 
 
 async def _press_key(prompt: str, keys: str) -> str:
-    """One key, without Enter. Raises `EOFError` for Ctrl-D and Esc; Ctrl-C stays a signal."""
+    """Read one key, without Enter. Raises `EOFError` for Ctrl-D and Esc. Ctrl-C still sends a signal."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
-    # Before the prompt: a Ctrl-D that is pressed while the terminal still reads lines would be lost.
+    # Before the prompt is shown: in line mode the terminal would swallow an early Ctrl-D.
     tty.setcbreak(terminal, termios.TCSADRAIN)
     try:
         sys.stderr.write(printable(prompt))
@@ -456,7 +459,7 @@ async def _press_key(prompt: str, keys: str) -> str:
 
 
 def _skip_sequence(terminal: int) -> bool:
-    """The rest of an arrow or function key; False for Esc alone."""
+    """Read the rest of an arrow or function key. Returns False for Esc alone."""
     has_more = False
     while select.select([terminal], [], [], 0)[0]:
         has_more, byte = True, os.read(terminal, 1)

@@ -1,4 +1,4 @@
-"""`agent run` and `agent -p`: give a task to an agent and drive it until it ends or waits for a person."""
+"""`agent run` and `agent -p`: run a task until it ends or waits for the user."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,7 +76,7 @@ def run(
         "logging.debug_llm_bodies": None if debug_llm is None else str(debug_llm).lower(),
     }  # fmt: skip
     settings = {key: str(value) for key, value in flags.items() if value is not None}
-    # What drives runs is most of Metier: `agent run --help` does without.
+    # Imported late: driving a run loads most of Metier, which `agent run --help` does not need.
     from metier.cli.run.driver import View
     from metier.cli.run.live import EVENTS
     from metier.cli.run.run_request import open_request, read_request, run_on_server, run_request, with_files
@@ -88,11 +88,11 @@ def run(
     named = qualify_model_name(model, provider=provider)
     if get_server_url():
         return run_on_server(replace(request, agent=agent, model=named), settings, view, detaches=detach)
-    place, request = open_request(request, config, settings, agent=agent, model=named)
-    # A path in a task from a file or a pipe, which others may have written, is no picture that the user dropped.
-    typed = task_file is None and "-" not in (task, prompt)
-    request = with_files(place, request, images=image or (), files=file or (), is_typed=typed)
-    return run_request(place, request, view, detaches=detach, config=config)
+    host, request = open_request(request, config, settings, agent=agent, model=named)
+    # Only a typed task can attach files by naming their path: others may have written a task from a file or a pipe.
+    is_typed = task_file is None and "-" not in (task, prompt)
+    request = with_files(host, request, images=image or (), files=file or (), is_typed=is_typed)
+    return run_request(host, request, view, detaches=detach, config=config)
 
 
 def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:

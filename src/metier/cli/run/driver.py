@@ -1,4 +1,4 @@
-"""The driver that `run` and `resume` share: drive a run that the user can watch and stop, then report its state.
+"""Drive a run for `agent run` and `agent resume`: show its progress, handle signals, and report the outcome.
 
 Also writes the files of `--ci` and shows the plan of a dry run.
 """
@@ -56,11 +56,11 @@ from metier.views.run_view import RunView
 SUMMARY_FILE = "summary.md"
 JUNIT_FILE = "junit.xml"
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Names the file that GitHub shows on the page of a workflow run."""
+"""Variable with the path of the file that GitHub shows on the page of a workflow run."""
 
 
 def write_ci_files(view: RunView, folder: Path, *, result: str, advice: Sequence[str], redactor: Redactor) -> None:
-    """Say where they are. A file that cannot be written is a warning: the run itself is on record."""
+    """Write `summary.md` and `junit.xml`, and print their paths. If that fails, only warn: the run is recorded."""
     shown = [printable(line, redactor=redactor) for line in advice]
     summary = render_summary(view, result=printable(result, redactor=redactor), advice=shown)
     junit = render_junit(list_cases(view), suite=view.task or "agent", run_id=view.run_id)
@@ -82,12 +82,12 @@ def render_plan(plan: Plan) -> str:
 
 
 def _render_task(plan: Plan) -> list[str]:
-    """Every step with what a run of it foresees, then what they take together."""
+    """Render every step with its plan, then the totals."""
     lines: list[str] = []
     for step in _rows(plan, "steps"):
         lines.append(f"step:       {step['file']}  {step['name']}  by {step['agent'] or 'the built-in agent'}")
-        own = step["plan"]
-        lines += [f"  {line}" for line in _render_run(own)] if isinstance(own, dict) else ["  no plan"]
+        of_step = step["plan"]
+        lines += [f"  {line}" for line in _render_run(of_step)] if isinstance(of_step, dict) else ["  no plan"]
     predicted = _section(plan, "predicted")
     price, tokens = predicted.get("cost_usd"), predicted.get("input_tokens")
     cost = "unknown" if price is None else f"{price} USD, at most {predicted['cost_usd_at_most']} USD"
@@ -140,18 +140,18 @@ class View(Struct, frozen=True, kw_only=True):
     output: OutputFormat = "text"
     quiet: bool = False
     verbosity: int = 0
-    """0: steps and warnings, 1: details too, `EVENTS`: a line per event instead."""
+    """0: steps and warnings, 1: also details, `EVENTS`: a line per event instead."""
     timeout_seconds: float | None = None
     with_partials: bool = False
-    """`stream-json` also has text and output that are still arriving."""
+    """Add text and output that are still arriving to `stream-json`."""
     shown: Shown | None = None
     """Painter of the run; None if quiet."""
     is_ci: bool = False
-    """For a machine: grouped lines without colour, a summary and test results in the folder of the run."""
+    """Print grouped lines without color, and write a summary and test results to the run's folder."""
 
 
 def drive_run(host: Host, work: Work, view: View) -> int:
-    """Do the work until it ends or waits; the exit code says which."""
+    """Do the work until the run ends or waits, and return the exit code."""
     stoppers = _Stoppers(host.settings.runtime.signal_grace_seconds)
     shown = build_shown(view, build_host_redactor(host), level=host.settings.logging.level)
     status = anyio.run(_drive, host, work, replace(view, shown=shown), stoppers)
@@ -163,7 +163,7 @@ def drive_run(host: Host, work: Work, view: View) -> int:
     token = issue_token(host, status.state, waiting=status.waiting)
     write_outcome(outcome, replace(view, shown=shown), redactor=redactor, token=token)
     if isinstance(shown, CiLog):
-        advice = describe_next(outcome, is_told=True)
+        advice = describe_next(outcome, has_closing_line=True)
         write_ci_files(shown.view, outcome.folder, result=outcome.result, advice=advice, redactor=redactor)
     return exit_code
 
@@ -180,7 +180,7 @@ def build_shown(view: View, redactor: Redactor, *, level: LogLevel = "info") -> 
 
 
 class _Stoppers:
-    """The stopper of the moment. A limit that is raised starts a drive with a stopper of its own."""
+    """The current stopper. After a limit is raised, the run is driven again with a new one."""
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
@@ -231,7 +231,7 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
 
 
 def list_observers(shown: Shown | None) -> list[PartialObserver]:
-    """The view of a run at a terminal also shows the output of running programs."""
+    """List the observers of output of running programs: the view of a run at a terminal."""
     return (
         [PartialObserver(show=shown.show_partial, wants_text=False)]
         if isinstance(shown, LiveRun) and shown.is_live
@@ -249,13 +249,13 @@ def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool, with_part
 
 
 def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token: str = "") -> None:
-    """Write the result to stdout, and to stderr where the run is and what can be done with it."""
+    """Write the result to stdout, and the run's ID, status and next commands to stderr."""
     tokens = {} if outcome.is_remote else {"resume_token": token}
     match view.output:
         case "json":
-            write_json(outcome.document, redactor=redactor, kept=tokens)
+            write_json(outcome.document, redactor=redactor, verbatim=tokens)
         case "stream-json":
-            write_json_line({"type": "result", **outcome.document}, redactor=redactor, kept=tokens)
+            write_json_line({"type": "result", **outcome.document}, redactor=redactor, verbatim=tokens)
         case "text":
             _write_result(outcome, view.shown, redactor)
     sys.stdout.flush()
@@ -266,20 +266,20 @@ def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token:
     if outcome.has_failed:
         for line in (f"error: {outcome.message} ({outcome.reason})", *describe_cause(outcome.cause)):
             warn_line(line)
-    # A run that waits says for what, even to a user who wants to see no events.
-    is_told = isinstance(view.shown, LiveRun)
-    for line in describe_waiting(outcome) if view.quiet else describe_next(outcome, is_told=is_told):
+    # A waiting run prints its question even with --quiet.
+    has_closing_line = isinstance(view.shown, LiveRun)
+    for line in describe_waiting(outcome) if view.quiet else describe_next(outcome, has_closing_line=has_closing_line):
         warn_line(line)
 
 
 def _write_result(outcome: RunOutcome, shown: Shown | None, redactor: Redactor) -> None:
-    """Once: what a person read while it arrived is not written again."""
+    """Write the result, unless it was already shown while it arrived."""
     if outcome.plan is not None:
         write_text(render_plan(outcome.plan), redactor=redactor)
     elif not outcome.result:
         return
     elif outcome.has_output_schema:
-        # Stdout is the JSON that was asked for, or nothing.
+        # Stdout has only JSON that matches the schema, or nothing.
         if outcome.has_failed:
             warn_line(printable(outcome.result, redactor=redactor))
         else:
@@ -292,25 +292,25 @@ def _write_result(outcome: RunOutcome, shown: Shown | None, redactor: Redactor) 
         write_answer(printable(outcome.result, redactor=redactor))
 
 
-def describe_next(outcome: RunOutcome, *, is_told: bool = False) -> Sequence[str]:
-    """List where the run is, what it waits for, and the commands that continue it. `is_told`: the closing line did."""
-    lines = [] if is_told else [f"run:     {outcome.run_id} is {outcome.status}, in {_short(outcome.folder)}"]
+def describe_next(outcome: RunOutcome, *, has_closing_line: bool = False) -> Sequence[str]:
+    """List the run's ID and folder unless the closing line has them, its question, and the next commands."""
+    lines = [] if has_closing_line else [f"run:     {outcome.run_id} is {outcome.status}, in {_short(outcome.folder)}"]
     lines += [f"step:    {step.file}  {step.state}" for step in outcome.task_steps]
     lines += describe_waiting(outcome) or _list_next(outcome)
     if outcome.is_remote:
         return lines
     artifacts = Path(outcome.paths["artifacts"])
     lines += [f"file:    {_short(file)}" for file in sorted(artifacts.glob("*"))[:MAX_FILES_NAMED]]
-    return lines if is_told else [*lines, f"next:    agent replay {outcome.run_id} --event-stream"]
+    return lines if has_closing_line else [*lines, f"next:    agent replay {outcome.run_id} --event-stream"]
 
 
 def describe_cause(cause: str) -> list[str]:
-    """Nothing where the sentence that goes with it says it all."""
+    """Return the lines of a cause; nothing for one line, which the message already contains."""
     return [f"why:     {line}" for line in last_lines(cause)] if "\n" in cause.strip() else []
 
 
 def describe_waiting(outcome: RunOutcome) -> list[str]:
-    """List what the run waits for and the commands that answer it."""
+    """List the run's question or approvals, and the commands that answer them."""
     if not outcome.waits_for:
         return []
     child = [f"waiting: for run {outcome.waits_for}"] if outcome.waits_for != outcome.run_id else []

@@ -22,14 +22,15 @@ from metier.views.painter import PlainPainter, TerminalPainter, build_painter, c
 from metier.views.text_stream import TextStream
 
 EVENTS = 2
-"""The verbosity at which a line per event takes the place of the view."""
+"""The verbosity at which a line per event replaces the view."""
 FRAME_SECONDS = 0.1
+"""Time between two frames of the spinner."""
 TEXT_SECONDS = 0.04
-"""The same while text waits for its next piece: what nothing can turn into a secret any more is shown soon."""
+"""Time between two frames while text arrives. Text is shown as soon as it cannot be the start of a secret."""
 
 
 class Shown(Protocol):
-    """A sink and an observer that closes with the answer."""
+    """A sink that also observes the text of the reply."""
 
     def write(self, record: EventRecord) -> None: ...
 
@@ -39,10 +40,7 @@ class Shown(Protocol):
 
 
 class EventLines:
-    """A line per event; the text of a reply while it grows, on a terminal. An open line is closed before an event.
-
-    Elsewhere no person watches it grow, and the events tell what it came to.
-    """
+    """Writes a line per event, and at a terminal also the text of a reply while it arrives."""
 
     def __init__(self, stream: TextIO, redactor: Redactor, *, level: LogLevel = "info") -> None:
         self._stream = stream
@@ -85,7 +83,7 @@ class EventLines:
 
 
 class Ticker:
-    """Moves the spinner of a live run, with the event loop of the run. Idle where nothing moves."""
+    """Animates the spinner of a live run on the run's event loop, while the run is busy."""
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live
@@ -108,7 +106,7 @@ class Ticker:
 
 @contextmanager
 def ticking(shown: Sink | None) -> Generator[None]:
-    """Animate the live region meanwhile."""
+    """Animate the live region inside the block."""
     live = shown.live if isinstance(shown, ShownRun) else shown
     ticker = Ticker(live) if isinstance(live, LiveRun) and live.is_live else None
     if ticker is not None:
@@ -121,18 +119,18 @@ def ticking(shown: Sink | None) -> Generator[None]:
 
 
 def build_live(redactor: Redactor, *, verbosity: int, is_text: bool) -> LiveRun:
-    """The view of a run on stderr. Text is shown there while it arrives if the answer would come to the same screen."""
+    """Build the view of a run on stderr. It streams text only if stdout is the same terminal."""
     shows_text = is_text and can_move(sys.stderr) and sys.stdout.isatty()
     return LiveRun(build_painter(sys.stderr), redactor, verbosity=verbosity, shows_text=shows_text)
 
 
 class ShownRun:
-    """A run that is only looked at, on stdout: steps as they are told, then the answer and the closing line."""
+    """Shows a run on stdout that this process does not drive: steps, then the answer and the closing line."""
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self.answer = ""
-        """The whole result, of which the events have the beginning."""
+        """The whole result. Events have only its start."""
 
     def show_partial(self, partial: Partial) -> None:
         if self.live.is_live:
@@ -147,14 +145,14 @@ class ShownRun:
 
 
 def write_answer(text: str) -> None:
-    """The answer on stdout: Markdown laid out at a terminal, else as it is. It has no secrets any more."""
+    """Write the redacted answer to stdout: rendered Markdown at a terminal, plain text elsewhere."""
     painter = TerminalPainter(sys.stdout) if can_move(sys.stdout) else PlainPainter(sys.stdout)
     painter.print(painter.markdown(text))
     painter.close()
 
 
 class JsonLines:
-    """Every event as one line of JSON; with `with_partials`, also partial updates, with `"type": "partial"`."""
+    """Writes every event as a JSON line; `with_partials` adds partial updates as `"type": "partial"`."""
 
     def __init__(self, stream: TextIO, *, with_partials: bool = False) -> None:
         self._stream = stream

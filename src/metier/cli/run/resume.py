@@ -1,4 +1,4 @@
-"""`agent resume`: go on with a run that was paused, stopped, answered, or whose process died."""
+"""`agent resume`: resume a run that was paused, stopped or answered, or whose process died."""
 
 import json
 from collections.abc import Sequence
@@ -92,24 +92,24 @@ def resume(
     check_timeout(timeout)
     output = choose_output(output_format, as_json=as_json, include_partial=include_partial)
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
-    wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
+    wanted = _Resumption(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
     wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token, model=model)
     view = View(output=output, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
     view = replace(view, with_partials=include_partial)
     if get_server_url():
-        return run_in_background(wanted.leave, view, detaches=detach)
+        return run_in_background(wanted.record, view, detaches=detach)
     host = open_host(config)
     if detach:
-        return run_in_background(wanted.leave, view, detaches=True, host=host, config=config)
-    return drive_run(host, wanted.go_on, view)
+        return run_in_background(wanted.record, view, detaches=True, host=host, config=config)
+    return drive_run(host, wanted.resume, view)
 
 
 def resume_run(host: Host, run_id: str, view: View) -> int:
-    """Go on with a run whose answer is in the store already; the exit code says how it stands then."""
-    return drive_run(host, _Wanted(run=run_id, inputs=[], doubt=None, raised=RaisedLimits()).go_on, view)
+    """Resume a run whose answer is stored already, and return the exit code."""
+    return drive_run(host, _Resumption(run=run_id, inputs=[], doubt=None, raised=RaisedLimits()).resume, view)
 
 
-class _Wanted(Struct, frozen=True, kw_only=True):
+class _Resumption(Struct, frozen=True, kw_only=True):
     """The run to resume, and the user's input for it."""
 
     run: str
@@ -126,11 +126,11 @@ class _Wanted(Struct, frozen=True, kw_only=True):
         status = await runtime.get_status(run_id)
         if self.token:
             check_run_token(runtime.host, self.token, status.state, waiting=status.waiting)
-        given = self._build_answer(status.question.fields if status.question is not None else ())
+        answer = self._build_answer(status.question.fields if status.question is not None else ())
         if not status.row.driver:
-            # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.
-            check_answer(status, given)
-        return run_id, given
+            # If another process drives the run, `resume` reports that conflict instead of an invalid answer.
+            check_answer(status, answer)
+        return run_id, answer
 
     def _build_answer(self, fields: Sequence[QuestionField]) -> Answer:
         return Answer(
@@ -143,16 +143,16 @@ class _Wanted(Struct, frozen=True, kw_only=True):
             accepts_changed_skills=self.accepts_changed_skills,
         )
 
-    async def go_on(self, runtime: Runtime, watch: DriveOptions) -> RunState:
-        run_id, given = await self.find(runtime)
-        for sink in watch.sinks:
+    async def resume(self, runtime: Runtime, options: DriveOptions) -> RunState:
+        run_id, answer = await self.find(runtime)
+        for sink in options.sinks:
             if isinstance(sink, LiveRun):
                 sink.follow(await read_run_view(runtime, run_id))
                 if sink.view.status == "completed":
                     warn_line(f"Run {run_id} is already completed; there is nothing to resume")
-        return await runtime.resume(run_id, given, replace(watch, accepts_loss=self.accepts_loss))
+        return await runtime.resume(run_id, answer, replace(options, accepts_loss=self.accepts_loss))
 
-    async def leave(self, runs: Runs) -> str:
+    async def record(self, runs: Runs) -> str:
         """Record the answer, so that a worker or the server continues the run."""
         row = await runs.find(self.run)
         answer = self._build_answer(await runs.get_question_fields(row.run_id) if self.inputs else ())
@@ -173,12 +173,12 @@ def parse_inputs(texts: Sequence[str], fields: Sequence[QuestionField] = ()) -> 
 
 
 def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:
-    """Text where text is wanted: a version `1.10` is no number."""
+    """Parse JSON, except if the field is a string: the version `1.10` stays text."""
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and value != value:  # NaN is not JSON
         return text
     is_plain = not isinstance(value, list | dict)
     return text if "string" in wanted and (is_plain or len(wanted) == 1) else value

@@ -22,7 +22,7 @@ from metier.runtime.workspace.agents import BUILT_IN, approves_changes, choose_b
 
 MAX_TASK_BYTES = 256_000
 MAX_CONTEXT_BYTES = 1_000_000
-"""More than this from a pipe is a file that should be read, not a context."""
+"""Maximum piped input. A larger file should be in the workspace, where the agent can read it."""
 
 
 def read_request(
@@ -38,7 +38,7 @@ def read_request(
 
 
 def read_task(argument: str | None, *, prompt: str | None, file: Path | None) -> str:
-    """Raises `UsageError` where there is none, more than one, or nothing in it."""
+    """Return the task. Raises `UsageError` if there is none, more than one, or an empty one."""
     given = [source for source in (argument, prompt, file) if source is not None]
     if len(given) > 1:
         raise UsageError("More than one task given", hint="Use only one of the argument, -p and --task-file")
@@ -49,7 +49,7 @@ def read_task(argument: str | None, *, prompt: str | None, file: Path | None) ->
     elif given[0] == "-":
         text = _read_stdin(MAX_TASK_BYTES)
     else:
-        # A locale without UTF-8, or a caller without care, leaves bytes in it that are no letters.
+        # An argument that is not UTF-8 contains surrogates; `_decode` reports them.
         text = _decode(os.fsencode(str(given[0])), MAX_TASK_BYTES, "The task")
     if not text.strip():
         raise UsageError("The task is empty", hint='For example, `agent run "list the open tasks"`')
@@ -57,14 +57,14 @@ def read_task(argument: str | None, *, prompt: str | None, file: Path | None) ->
 
 
 def read_context(*, is_task: bool) -> str:
-    """The piped input beside the task; nothing where stdin is a terminal, closed, or the task itself."""
+    """Read piped input as extra context; empty if stdin is a terminal, closed, or has the task."""
     if is_task or sys.stdin is None or sys.stdin.closed or not _is_piped():
         return ""
     return _read_stdin(MAX_CONTEXT_BYTES).strip()
 
 
 def _is_piped() -> bool:
-    """Only what has an end: a pipe or a file. A socket or a device may stay silent for ever."""
+    """Return True for a pipe or a file. A socket or a device might never end."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -83,20 +83,20 @@ def _read_file(path: Path) -> str:
     return _decode(data, MAX_TASK_BYTES, f"The task file {str(path)!r}")
 
 
-def _read_stdin(most: int) -> str:
-    data = sys.stdin.buffer.read(most + 1)
-    return _decode(data, most, "The piped input")
+def _read_stdin(limit: int) -> str:
+    data = sys.stdin.buffer.read(limit + 1)
+    return _decode(data, limit, "The piped input")
 
 
-def _decode(data: bytes, most: int, what: str) -> str:
-    if len(data) > most:
+def _decode(data: bytes, limit: int, name: str) -> str:
+    if len(data) > limit:
         raise UsageError(
-            f"{what} is longer than {most} bytes", hint="Save it in a workspace file and mention the file in the task"
+            f"{name} is longer than {limit} bytes", hint="Save it in a workspace file and mention the file in the task"
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what} is not UTF-8 text, at byte {error.start}") from error
+        raise UsageError(f"{name} is not UTF-8 text, at byte {error.start}") from error
 
 
 def open_request(
@@ -126,7 +126,7 @@ def run_on_server(request: RunRequest, settings: Mapping[str, str], view: View, 
 def with_files(
     host: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
 ) -> RunRequest:
-    """The request with the files that options name and the task mentions. Raises `UsageError`."""
+    """Attach the files of the options and those that the task mentions. Raises `UsageError`."""
     agent = request.agent or host.settings.runtime.agent or BUILT_IN
     words = TaskWords(text=request.task, agent=agent, is_typed=is_typed)
     attached = attach_files(host, words, images=images, files=files)

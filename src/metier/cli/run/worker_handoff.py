@@ -1,4 +1,4 @@
-"""Runs in the background: start or answer one here or on a server, then print its ID or follow it."""
+"""Runs in the background or on a server: start or answer one, then print its ID or follow it."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ def run_in_background(
             run_id = await work(runs)
             if not detaches:
                 with ticking(shown):
-                    await runs.follow(run_id, _Together([*([shown] if shown is not None else []), *_list_sinks(view)]))
+                    await runs.follow(run_id, _Tee([*([shown] if shown is not None else []), *_list_sinks(view)]))
             return await runs.get_outcome(run_id), (await runs.find(run_id)).queue
 
     try:
@@ -74,8 +74,8 @@ def _list_sinks(view: View) -> list[Sink]:
     return [JsonLines(sys.stdout, with_partials=view.with_partials)] if view.output == "stream-json" else []
 
 
-class _Together:
-    """Writes to several sinks and leaves them open."""
+class _Tee:
+    """Writes to several sinks and does not close them."""
 
     def __init__(self, sinks: list[Sink]) -> None:
         self._sinks = sinks

@@ -116,7 +116,7 @@ def _write_files(steps: list[dict[str, JsonValue]]) -> None:
 
 
 def _write_view(live: LiveRun, view: RunView, outcome: RunOutcome) -> None:
-    """Print the view of a finished run as it was shown live; the steps of a task are runs of their own."""
+    """Print the steps and the result of a run. Steps of a task are runs themselves and are listed elsewhere."""
     result = outcome.result if outcome.plan is None else render_plan(outcome.plan)
     if view.items or result:
         write_line()
@@ -151,7 +151,7 @@ def _write_run(row: RunRow, outcome: RunOutcome, view: RunView, record: dict[str
     for line in (*_describe_parent(row), *describe_work(outcome)):
         write_line(line)
     if not outcome.task_steps:
-        _write_files(cast("list[dict[str, JsonValue]]", record.get("steps", [])))  # as `build_record` makes them
+        _write_files(cast("list[dict[str, JsonValue]]", record.get("steps", [])))  # `build_record` writes it like this
     if not outcome.is_remote:
         write_line(f"folder:  {outcome.folder}")
     for line in describe_waiting(outcome):
@@ -161,21 +161,18 @@ def _write_run(row: RunRow, outcome: RunOutcome, view: RunView, record: dict[str
 
 
 def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
-    """Steps without a change are left out; one whose changes are not known says why."""
+    """Print the file changes of each step, or why they are unknown. Steps without changes are omitted."""
     steps = anyio.run(_read, run, config)
     if as_json:
         write_json([to_builtins(step) for step in steps])
         return
     for step in steps:
-        write_line(f"step {step.step}: {step.tool}{_mark(step.unknown)}")
+        unknown = f", unknown changes: {step.unknown}" if step.unknown else ""
+        write_line(f"step {step.step}: {step.tool}{unknown}")
         for path, change in step.changes.items():
             write_line(printable(change).rstrip() or f"{printable(path)}: mode changed")
     if not steps:
         write_line("No files changed")
-
-
-def _mark(unknown: str) -> str:
-    return f", unknown changes: {unknown}" if unknown else ""
 
 
 async def _read(name: str, config: Path | None) -> list[StepChanges]:
@@ -256,7 +253,7 @@ def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config
 
 
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
-    """Put what the run waits for to the user, and have a worker go on; False where nothing was answered."""
+    """Ask the user the run's question and let a worker continue. Returns False if nothing was answered."""
     status = await get_status(runtime.store, state)
     owner = await runtime.get_started(state.run_id)
     if not status.pause or not owner.queue:

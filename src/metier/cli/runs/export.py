@@ -27,8 +27,8 @@ from metier.runtime.traces import RunSpans, build_run_spans, open_exporter
 
 
 def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
-    """Raises `MetierError` where the endpoint does not take it."""
-    # Not live: nothing is driven, and what is sent is sent once.
+    """Send the spans of a run to the OTLP endpoint. Raises `MetierError` if it rejects them."""
+    # The exporter below sends the whole trace once; live tracing stays off.
     host = replace(open_host(config), report=warn_line)
     exporter = open_exporter(host)
 
@@ -48,7 +48,7 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
         found = anyio.run(work)
     finally:
         exporter.close()
-    run_id, below = found.runs[0], len(found.runs) - 1
+    run_id, children = found.runs[0], len(found.runs) - 1
     if as_json:
         write_json(
             {
@@ -60,7 +60,7 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
             }
         )
         return
-    more = f" and {below} child runs" if below else ""
+    more = f" and {children} child runs" if children else ""
     write_line(f"{len(found.spans)} spans of run {run_id}{more} sent to {exporter.endpoint}")
     write_line(f"trace: {found.trace_id}")
 
@@ -123,7 +123,7 @@ def export(
 
 
 def _check_form(output: Path | None, *, otlp: bool, as_html: bool, exact: bool) -> None:
-    """Raises `UsageError` where options contradict each other."""
+    """Raise `UsageError` for conflicting options."""
     if otlp and (output is not None or exact or as_html):
         raise UsageError("--otlp cannot be combined with -o, --exact or --html", hint="Remove the other options")
     if as_html and exact:
@@ -173,7 +173,7 @@ def import_file(
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or none of it."""
+    """Write the file atomically."""
     if path.is_dir():
         raise UsageError(f"'{path}' is a folder", hint="Pass a file with -o")
     try:

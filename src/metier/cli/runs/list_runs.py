@@ -1,4 +1,4 @@
-"""`agent runs list`: which runs there are. Reads rows of the index and loads nothing that drives a run."""
+"""`agent runs list`: list runs from the index, without importing the engine."""
 
 import sys
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from metier.runtime.run_access import RunList
 
 MAX_RUNS = 1_000_000_000
-"""More than any store has, and still a number that it understands."""
+"""Fits into an integer column of both databases."""
 _TASK_WIDTH = 60
 
 
@@ -33,7 +33,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.callback()
-def _group() -> None:  # keeps `list` a command of a group
+def _group() -> None:  # makes `list` a subcommand
     return None
 
 
@@ -72,7 +72,7 @@ def list_runs(
 @asynccontextmanager
 async def _open_list(config: Path | None) -> AsyncGenerator["RunList"]:
     if url := get_server_url():
-        # Not at the top: a local list does without an HTTP client.
+        # Imported late: a local list needs no HTTP client.
         from metier.cli.shared.server_client import open_server
 
         async with open_server(url) as server:
@@ -83,7 +83,7 @@ async def _open_list(config: Path | None) -> AsyncGenerator["RunList"]:
 
 
 def _write_row(row: RunRow) -> None:
-    # What another run ordered stands above the run that ordered it, which is older.
+    # The parent is older, so it is listed below its children; the arrow marks them.
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
     write_line(f"{row.run_id:<30}  {get_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
 
@@ -93,5 +93,5 @@ def _turns(row: RunRow) -> str:
 
 
 def _listed(row: RunRow) -> str:
-    """Nothing for a run that asked no model itself: what the runs that it started cost stands in their lines."""
+    """Render the cost; empty for a run without model calls, because its children list their own cost."""
     return render_cost(find_row_cost(row)) if row.turns else ""

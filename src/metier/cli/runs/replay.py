@@ -40,7 +40,7 @@ _SHOWN_DIFFERENCES = 10
 
 
 def execute_replay(run: str, config: Config, *, with_current_files: bool, as_json: bool) -> int:
-    """0 when the run would do the same again, 1 when it would not."""
+    """Replay the run without effects. Returns 0 if it does the same again, else 1."""
 
     async def work() -> ReplayReport:
         async with open_runtime(open_host(config)) as runtime:
@@ -107,7 +107,7 @@ def _write_report(report: ReplayReport, *, with_current_files: bool) -> None:
 
 
 def write_difference(difference: Difference, *, left: str, right: str) -> None:
-    """One under the other, so that the eye finds what differs."""
+    """Print both values below each other, so that the difference is easy to spot."""
     width = max(len(left), len(right))
     write_line(f"  {difference.path}")
     write_line(f"    {left:<{width}}  {_short(difference.recorded)}")
@@ -178,7 +178,7 @@ async def _replay_events(run: str, host: Host, sink: Sink, speed: float) -> None
 
 
 async def show_events(records: Iterable[EventRecord], sink: Sink, *, speed: float) -> None:
-    """Hand on each event, after the pause that was before it, as many times shorter as `speed` says."""
+    """Write each event after its original pause divided by `speed`; 0 doesn't wait."""
     before: datetime | None = None
     for record in records:
         if speed and before is not None:
@@ -231,9 +231,9 @@ def list_points(run: str, config: Config, *, as_json: bool) -> int:
 def start_fork(run: str, config: Config, request: ForkRequest, *, as_json: bool) -> int:
     """Run the fork and return the exit code of `agent run`."""
 
-    async def work(runtime: Runtime, watch: DriveOptions) -> RunState:
+    async def work(runtime: Runtime, options: DriveOptions) -> RunState:
         row = await runtime.find(run)
-        forked = await fork_run(runtime, row.run_id, request, watch=watch)
+        forked = await fork_run(runtime, row.run_id, request, watch=options)
         warn_line(f"fork:    of {row.run_id} after entry {request.at}")
         for name in forked.changed:
             warn_line(f"changed: {name}")

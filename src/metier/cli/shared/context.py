@@ -1,4 +1,4 @@
-"""The context of a command: the settings in force. Nothing is cached between calls."""
+"""The context of a command: workspace, home folder and current settings."""
 
 import os
 import sys
@@ -12,25 +12,25 @@ from metier.settings.resolution import LoadedSettings, load_settings
 
 
 def current_settings(config: Path | None, flags: Mapping[str, str]) -> LoadedSettings:
-    """The settings for this process; `flags` are texts by dotted key. Raises `ConfigError` with every problem."""
+    """Load the settings; `flags` are texts by dotted key. Raises `ConfigError` with every problem."""
     flags, config = resolve_given(flags, config)
     return load_settings(flags=flags, environ=os.environ, cwd=current_workspace(), home=home_folder(), config=config)
 
 
 def current_file(config: Path | None) -> Path | None:
-    """The settings file that `current_settings` reads."""
+    """Return the settings file that `current_settings` reads."""
     _, config = resolve_given({}, config)
     found = find_file(config=config, environ=os.environ, cwd=current_workspace(), home=home_folder())
     return found.path if found else None
 
 
 def current_workspace() -> Path:
-    """The workspace that the current directory belongs to: itself, or a folder above it."""
+    """Return the workspace: the current directory or one of its parents."""
     return get_workspace(current_directory(), home=home_folder())
 
 
 def resolve_given(flags: Mapping[str, str], config: Path | None) -> tuple[Mapping[str, str], Path | None]:
-    """Paths that the user typed are relative to the current directory, which may be below the workspace."""
+    """Resolve paths of options against the current directory, which may be inside the workspace."""
     cwd = current_directory()
     if cwd == current_workspace():
         return flags, config
@@ -55,5 +55,5 @@ def home_folder() -> Path:
 
 
 def is_at_terminal() -> bool:
-    """A person can be asked: they see stderr and type on stdin. A stream that the caller closed is missing."""
+    """Return True if the user can be asked: stdin and stderr are terminals. A closed stream is None."""
     return all(stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))

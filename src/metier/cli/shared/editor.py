@@ -1,4 +1,4 @@
-"""The person's own editor, for a text that is long to type: `$VISUAL`, else `$EDITOR`, else one that is there."""
+"""Edit a text in the user's editor: `$VISUAL`, `$EDITOR`, or a common one that is installed."""
 
 import os
 import shlex
@@ -11,25 +11,25 @@ from metier.errors import UsageError
 from metier.programs.launcher import EDITOR, Program, run_program, use_own_program
 from metier.programs.search import drop_writable_paths, get_trusted_program
 
-_USUAL = ("sensible-editor", "nano", "vi", "notepad")
+_COMMON = ("sensible-editor", "nano", "vi", "notepad")
 
 
 def get_editor(workspace: Path) -> Program:
-    """The editor; its program is never one of the workspace, which runs can write. Raises `UsageError`."""
+    """Return the editor. It is never a program in the workspace, where runs can write. Raises `UsageError`."""
     named = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
     program, *arguments = shlex.split(named) if named else ("",)
-    for name in (program,) if program else _USUAL:
+    for name in (program,) if program else _COMMON:
         if found := get_trusted_program(name, os.environ, writable=[workspace]):
             environment = drop_writable_paths(os.environ, writable=[workspace])
             return use_own_program(EDITOR, found, *arguments, environment=environment)
-    said = f"Editor {program!r} not found" if program else "No editor found"
-    raise UsageError(said, hint="Set EDITOR to an editor outside the workspace")
+    message = f"Editor {program!r} not found" if program else "No editor found"
+    raise UsageError(message, hint="Set EDITOR to an editor outside the workspace")
 
 
 def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
-    """The text as the editor left it; None where it changed nothing or failed. Raises `UsageError`.
+    """Return the edited text, or None if the editor failed or changed nothing. Raises `UsageError`.
 
-    The file is in a folder that only this person can read, and is gone afterwards.
+    The temporary file is in a folder that only this user can read.
     """
     editor = get_editor(Path.cwd())
     with tempfile.TemporaryDirectory(prefix="agent-edit-") as folder:
@@ -48,5 +48,5 @@ def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
 
 
 async def edit_in_thread(text: str, *, suffix: str = ".txt") -> str | None:
-    """The same while the event loop goes on: the lease of a run is kept alive meanwhile."""
+    """Call `edit_text` in a thread, so that the event loop keeps the run's lease alive."""
     return await anyio.to_thread.run_sync(lambda: edit_text(text, suffix=suffix))

@@ -1,4 +1,4 @@
-"""Write a file that a person asked for: whole or not at all, and never over another one unless told to."""
+"""Write a file for the user atomically, and overwrite an existing one only on request."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def write_new_file(path: Path, text: str, *, overwrite: bool) -> None:
-    """Create `path` with `text`, its folders too. Raises `UsageError`; a file that was there stays as it was."""
+    """Write `text` to `path` and create its folders. On failure an existing file is unchanged. Raises `UsageError`."""
     try:
         _check_free(path, overwrite=overwrite)
-        # Through a link, so that the file behind it is replaced and the link stays.
+        # Follow links, so that the target is replaced and the link stays.
         target = Path(os.path.realpath(path))
         _make_folder(target.parent)
         _write_whole(target, text, overwrite=overwrite)
@@ -59,7 +59,7 @@ def _write_whole(target: Path, text: str, *, overwrite: bool) -> None:
 
 
 def _link(draft: Path, target: Path) -> None:
-    """A link, unlike a rename, fails if another process made the file in the meantime."""
+    """Create the file by a hard link: unlike a rename, it fails if another process created the file first."""
     try:
         target.hardlink_to(draft)
     except OSError as error:

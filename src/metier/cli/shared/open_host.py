@@ -1,4 +1,4 @@
-"""The folder that a command was called in, opened with the settings that hold in it."""
+"""Open the workspace of a command with its settings."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from metier.settings.resolution import LoadedSettings
 
 
 def open_host(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
-    """The workspace of this folder, with the settings that hold in it. What they warn about is said."""
+    """Open the current workspace with its settings, and print warnings about them."""
     given, config = resolve_given(flags or {}, config)
     opened = opened_host.open_host(
         current_workspace(), environ=os.environ, home=home_folder(), flags=given, config=config
@@ -28,9 +28,9 @@ def open_host(config: Path | None, flags: Mapping[str, str] | None = None, *, is
 
 
 def open_run_host(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool) -> Host:
-    """Like `open_host`, for a command that starts runs. Prints the workspace if the user is below it.
+    """Like `open_host`, for a command that starts runs.
 
-    A run works in all of the workspace, and not only in the folder that the user is in.
+    Prints the workspace if it is a parent of the current folder, because the run works in all of it.
     """
     host = open_host(config, flags, is_new_run=is_new_run)
     if host.workspace != current_directory():
@@ -56,7 +56,7 @@ def needs_model(loaded: LoadedSettings) -> bool:
     provider = options.provider
     if loaded.origins["model.name"].kind != "default" or loaded.settings.runtime.agent or provider == OFFLINE:
         return False
-    # A server with OpenAI's format has models of its own; gateways for the other formats serve the vendor's models.
+    # Servers with OpenAI's format usually have their own models. Gateways for other formats serve the vendor's.
     address = options.providers.openai.base_url or os.environ.get(BASE_URL_VARIABLES["openai"])
     is_elsewhere = provider == "openai" and bool(address)
     return is_elsewhere or provider not in DEFAULT_MODELS

@@ -20,7 +20,7 @@ from metier.store.base import RunRow
 async def open_runs(config: Path | None, host: Host | None = None) -> AsyncGenerator[Runs]:
     """Open the runs. A `host` that will start runs is opened with its plugins."""
     if url := get_server_url():
-        # Not at the top: a run on this machine does without this HTTP client.
+        # Imported late: local runs need no HTTP client.
         from metier.cli.shared.server_client import open_server
 
         async with open_server(url) as server:
@@ -38,12 +38,12 @@ def build_local_runs(runtime: Runtime, config: Path | None) -> LocalRuns:
     """Build the access to runs of this workspace, which sends messages to workers."""
 
     def notify(run: RunRow) -> None:
-        tell_workers(runtime.host, run.run_id, queue=run.queue, config=config)
+        notify_workers(runtime.host, run.run_id, queue=run.queue, config=config)
 
     return LocalRuns(runtime=runtime, notify=notify)
 
 
-def tell_workers(host: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
+def notify_workers(host: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
     """Send a message to workers or, without a broker, start one in the background if the settings allow it.
 
     A broker that doesn't answer delays the run and doesn't lose it.

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what is checked of them before anything else is loaded."""
+"""Options that several commands share, with their checks, and the server that `--server` names."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ SkillsDir = Annotated[
 AllSkills = Annotated[bool, typer.Option("--all", help="Include disabled skills.")]
 Config = Annotated[Path | None, typer.Option("--config", help="Settings file.")]
 Output = Annotated[
-    # Not by the name of the type, which help would show instead of the words.
+    # Repeated here, because help would show the name of the type instead of its values.
     Literal["text", "json", "stream-json"],
     typer.Option("--output-format", help="Output: text, one JSON object, or JSON events."),
 ]
@@ -75,12 +75,12 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
+FLAGS_WITH_VALUE = ("--dry-run", "--debug-llm")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 class RunCommand(TyperCommand):
-    """`--dry-run true` means the same as `--dry-run`, and `--dry-run false` the same as leaving it out."""
+    """Accepts `--dry-run true` for `--dry-run`, and `--dry-run false` for omitting it."""
 
     @override
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -88,7 +88,7 @@ class RunCommand(TyperCommand):
 
 
 def join_words(args: list[str]) -> list[str]:
-    """Flags with `true` or `false` behind them, or joined by `=`, as plain flags."""
+    """Replace `--flag true`, `--flag=true` by plain flags."""
     joined: list[str] = []
     rest = list(args)
     while rest:
@@ -96,7 +96,7 @@ def join_words(args: list[str]) -> list[str]:
         flag, separator, word = arg.partition("=")
         if arg == "--":
             return [*joined, arg, *rest]
-        if flag not in FLAGS_WITH_WORD:
+        if flag not in FLAGS_WITH_VALUE:
             joined.append(arg)
             continue
         if not separator and rest and rest[0].lower() in ("true", "false"):
@@ -108,7 +108,7 @@ def join_words(args: list[str]) -> list[str]:
 
 
 def choose_output(output: OutputFormat, *, as_json: bool, include_partial: bool = False) -> OutputFormat:
-    """`--json` is short for `--output-format json`. Raises `UsageError` where both are given and differ."""
+    """Return the output format; `--json` means `--output-format json`. Raises `UsageError` if they conflict."""
     if as_json and output == "stream-json":
         raise UsageError("--json and --output-format stream-json are mutually exclusive", hint="Use one of them")
     check_partial(output, include_partial=include_partial)
@@ -116,7 +116,7 @@ def choose_output(output: OutputFormat, *, as_json: bool, include_partial: bool 
 
 
 def check_partial(output: OutputFormat, *, include_partial: bool) -> None:
-    """Raises `UsageError` if there are no JSON events to add to."""
+    """Raise `UsageError` if the output has no JSON events."""
     if include_partial and output != "stream-json":
         raise UsageError(
             "--include-partial needs JSON events", hint="Add --output-format stream-json, or --json to `watch`"
@@ -124,7 +124,7 @@ def check_partial(output: OutputFormat, *, include_partial: bool) -> None:
 
 
 def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
-    """Raises `UsageError` for what is no time to wait, `nan` among it, and for a run that no process watches."""
+    """Raise `UsageError` for a timeout that is not positive, such as `nan`, and for one of a detached run."""
     if seconds is not None and detach:
         raise UsageError("--timeout cannot be combined with --detach", hint="Set worker.timeout_seconds instead")
     if seconds is not None and not seconds > 0:

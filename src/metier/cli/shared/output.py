@@ -1,7 +1,7 @@
-"""The one boundary between a command and its reader: JSON and text without secrets and without terminal control.
+"""Output of commands: JSON and text, with secrets redacted and control characters escaped.
 
-Secrets are known values and keys in a vendor's format. Names such as `token` do not count here: a command may print a
-token that its caller needs. In JSON, control and bidi characters become JSON escapes, which mean the same.
+Secrets are known values and keys in a vendor's format. Values are not redacted because of a name such as `token`: a
+command may print a token that its caller needs. In JSON, control and bidi characters become equivalent JSON escapes.
 """
 
 import contextlib
@@ -20,49 +20,53 @@ from metier.telemetry.sanitize import escape_json, sanitize
 
 
 def build_output_redactor(values: Iterable[str] = ()) -> Redactor:
-    """For these values and those of the environment."""
+    """Build the redactor for these secrets and those of the environment."""
     return _build((*list_secret_values(os.environ), *values))
 
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def write_json(value: object, *, redactor: Redactor | None = None, kept: Mapping[str, str] = NOTHING) -> None:
-    sys.stdout.write(render_json(value, indent=2, redactor=redactor, kept=kept) + "\n")
+def write_json(value: object, *, redactor: Redactor | None = None, verbatim: Mapping[str, str] = NONE) -> None:
+    sys.stdout.write(render_json(value, indent=2, redactor=redactor, verbatim=verbatim) + "\n")
 
 
-def write_json_line(value: object, *, redactor: Redactor | None = None, kept: Mapping[str, str] = NOTHING) -> None:
-    sys.stdout.write(render_json(value, redactor=redactor, kept=kept) + "\n")
+def write_json_line(value: object, *, redactor: Redactor | None = None, verbatim: Mapping[str, str] = NONE) -> None:
+    sys.stdout.write(render_json(value, redactor=redactor, verbatim=verbatim) + "\n")
 
 
 def render_json(
-    value: object, *, indent: int | None = None, redactor: Redactor | None = None, kept: Mapping[str, str] = NOTHING
+    value: object,
+    *,
+    indent: int | None = None,
+    redactor: Redactor | None = None,
+    verbatim: Mapping[str, str] = NONE,
 ) -> str:
-    """`kept` are fields of an object that the reader is given as they are, such as a token made for them."""
+    """Render redacted JSON. `verbatim` are fields to add without redaction, such as a token for the caller."""
     plain: Json = json.loads(json.dumps(value))
     clean = (redactor or build_output_redactor()).redact_value(plain)
-    clean = {**clean, **kept} if isinstance(clean, dict) and kept else clean
+    clean = {**clean, **verbatim} if isinstance(clean, dict) and verbatim else clean
     return escape_json(json.dumps(clean, ensure_ascii=False, indent=indent))
 
 
 def write_text(text: str, *, redactor: Redactor | None = None) -> None:
-    """Text of several lines, at a terminal and in a pipe alike; it ends with a line feed."""
+    """Write a text of several lines, with a line feed at its end."""
     shown = printable(text, redactor=redactor)
     sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
 
 
 class JsonList:
-    """A JSON array written to stdout item by item, so that a long one is never held in memory. As `write_json` does.
+    """Writes a JSON array to stdout item by item, so that a long one is never in memory as a whole.
 
-    Nothing is written before the first item or the end: a command that fails first leaves no half of an answer.
+    Nothing is written before the first item or `close`, so that a command that fails early prints no partial JSON.
     """
 
     def __init__(self, *, opening: str = "", closing: str = "") -> None:
-        """`opening` and `closing` stand around the array, of an object for instance; it is indented like `opening`."""
+        """`opening` and `closing` are written around the array, for example those of an object that contains it."""
         self._opening, self._closing = opening, closing
         self._indent = "  " if opening else ""
         self._is_empty = True
-        self._redactor = build_output_redactor()  # looking through the environment takes longer than an item
+        self._redactor = build_output_redactor()  # once, because it scans the environment
 
     def add(self, value: object) -> None:
         text = render_json(value, indent=2, redactor=self._redactor)
@@ -80,7 +84,7 @@ def write_line(text: str = "") -> None:
 
 
 def warn_line(text: str) -> None:
-    """A closed stderr is no reason to stop, least of all for a run."""
+    """Write a line to stderr. A closed stderr must not fail the command, least of all a run."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{printable(text)}\n")
 
@@ -91,7 +95,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def ring() -> None:
-    """The bell of the terminal; nothing where there is none."""
+    """Ring the terminal's bell, if stderr is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write("\a")
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Keep this process to itself: it holds keys, and what it starts runs as the same user.
+"""Protect this process from other processes of the same user: it holds API keys.
 
-A program that a tool starts gets none of the keys in its environment; it could still read them from
-`/proc/<agent>/environ` or out of the agent's memory, because the kernel lets a user look into the user's own processes.
+Programs that tools start get no keys in their environment. But they run as the same user, so without this they could
+read the keys from `/proc/<agent>/environ` or from the agent's memory.
 """
 
 import ctypes
@@ -11,15 +11,15 @@ _SET_DUMPABLE = 4
 """`PR_SET_DUMPABLE` of prctl(2)."""
 
 
-def close_to_others() -> None:
-    """No other process of this user reads its environment or memory, traces it, or gets a core dump of it.
+def deny_process_inspection() -> None:
+    """Stop other processes of this user from reading its environment or memory, tracing it, or dumping its core.
 
-    Linux only; elsewhere the systems decide. Ends with the process: what it starts begins afresh.
+    Linux only. The setting is not inherited by child processes.
     """
     if sys.platform != "linux":
         return
     try:
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     except (OSError, AttributeError):
-        # A C library without it; the sandbox and the list of variables still stand.
+        # This C library lacks prctl. The sandbox and the filtered environment still protect the keys.
         return

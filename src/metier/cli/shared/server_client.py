@@ -128,7 +128,7 @@ class Server(Struct, frozen=True):
         await self.post(f"/runs/{run_id}/answer", body)
 
     async def cancel(self, run_id: str) -> TaskState:
-        return cast("TaskState", (await self.post(f"/runs/{run_id}/cancel"))["status"])  # as `TaskState` has them
+        return cast("TaskState", (await self.post(f"/runs/{run_id}/cancel"))["status"])  # by its API
 
     async def continue_decided(self, run_id: str) -> ContinuedRun:
         """Do nothing: the server continues the run by itself."""
@@ -136,7 +136,7 @@ class Server(Struct, frozen=True):
 
     async def export(self, run_id: str, *, exact: bool = False) -> bytes:
         if exact:
-            raise UsageError("A server exports only redacted runs", hint="Leave out --exact")
+            raise UsageError("A server exports only redacted runs", hint="Remove --exact")
         answer = await self._send("GET", f"/runs/{run_id}/export")
         _check(answer)
         return answer.content
@@ -235,10 +235,10 @@ class ServerApprovals(Struct, frozen=True):
         return [read_attempt(question.row.approval_id, each) for each in found["attempts"]]
 
     async def decide(self, question: ApprovalQuestion, reply: Reply) -> ApprovalQuestion:
-        """Send the decision. It is recorded as that of the token's user, whatever the reply says."""
+        """Send the decision. The server records the token's user as the approver, not the one in the reply."""
         path = f"/approvals/{question.row.approval_id}"
         verb = "approve" if reply.decision == "approved" else "deny"
-        # The hash of the server, because the arguments come redacted, so that theirs may differ.
+        # Use the server's hash: the arguments are redacted here, so a hash of them could differ.
         seen = (await self.server.get(path))["hash"]
         edited = {"arguments": reply.arguments} if reply.arguments is not None else {}
         return read_approval(await self.server.post(f"{path}/{verb}", {"reason": reply.reason, "hash": seen, **edited}))
@@ -251,7 +251,7 @@ async def open_server(url: str) -> AsyncGenerator[Server]:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url!r} is not a server URL", hint="For example, http://127.0.0.1:8321")
     token = get_token(url, home=home_folder(), environ=os.environ)
-    # The environment's proxies are not for a server on this machine, and a token must not pass them unasked.
+    # No proxies of the environment: the server may be local, and a token must not pass through a proxy unasked.
     async with httpx2.AsyncClient(
         headers={"authorization": f"Bearer {token}"},
         timeout=REQUEST_SECONDS,
@@ -279,14 +279,14 @@ def _check(answer: httpx2.Response) -> None:
 
 def _show_partial(data: str, sink: Sink) -> None:
     if isinstance(sink, PartialSink):
-        with suppress(msgspec.DecodeError):  # of another version
+        with suppress(msgspec.DecodeError):  # sent by another version
             sink.show_partial(msgspec.json.decode(data, type=Partial))
 
 
 def _write_record(data: str, sink: Sink) -> None:
     try:
         record = parse_record(data)
-    except ValueError:  # of a newer server
+    except ValueError:  # sent by a newer server
         return
     sink.write(record)
 

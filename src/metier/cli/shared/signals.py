@@ -1,4 +1,4 @@
-"""Signals to a process that drives a run, handed to the run's stopper: the first is graceful, the second is not."""
+"""Pass signals to the current run's stopper: the first stops it gracefully, the second at once, the third exits."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from metier.engine.stopper import Stopper
 STEP_SECONDS = 0.5
 """Grace period of a running step after Ctrl-C at a terminal, or when the terminal closes."""
 MAX_SIGNALS = 2
-"""One more ends the process where it stands; the journal is whole at every moment."""
+"""Any further signal exits at once, which is safe: the journal is consistent at every moment."""
 
 
 type FindStopper = Callable[[], Stopper]
@@ -42,16 +42,16 @@ async def passing_signals(find_stopper: FindStopper) -> AsyncGenerator[None]:
 
 
 async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGTSTP]
-    # A background job of a shell is started to ignore it.
+    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGTSTP]
+    # Shells start background jobs with SIGQUIT ignored.
     if signal.getsignal(signal.SIGQUIT) != signal.SIG_IGN:
-        heard.append(signal.SIGQUIT)
-    # `nohup` starts programs that are to ignore it.
+        handled.append(signal.SIGQUIT)
+    # `nohup` starts programs with SIGHUP ignored.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        heard.append(signal.SIGHUP)
-    # Asked before the terminal closes: a descriptor of a closed terminal no longer reports that it is one.
+        handled.append(signal.SIGHUP)
+    # Before the terminal closes: afterwards `isatty` returns False for its descriptors.
     terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
-    with anyio.open_signal_receiver(*heard) as signals:
+    with anyio.open_signal_receiver(*handled) as signals:
         task_status.started()
         async for number in signals:
             stopper = find_stopper()
@@ -66,8 +66,8 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
 def _stop(stopper: Stopper, number: signal.Signals) -> None:
     if stopper.signals >= MAX_SIGNALS:
         os._exit(128 + number)
-    # Only SIGTERM asks to finish in an orderly way. The other signals are keys, a supervisor that passes a key on, or a
-    # terminal that closed, with no user left to read the end of a step.
+    # Only SIGTERM gets the full grace period. The other signals come from keys or from a terminal that closed, and the
+    # user does not wait for the step to end.
     if number != signal.SIGTERM:
         stopper.shorten_grace(STEP_SECONDS)
     stopper.receive(signal.Signals(number).name)
@@ -89,9 +89,9 @@ def _redirect_to_null(descriptors: Sequence[int]) -> None:
 
 
 class _console_events:  # noqa: N801 - a context manager
-    """Windows has no signals that an event loop could wait for: handlers run between two byte codes of the main thread.
+    """Handles Ctrl-C and Ctrl-Break on Windows, where an event loop cannot wait for signals.
 
-    They hand over to the loop, so that the stopper is only ever touched by it.
+    Handlers interrupt the main thread at any point, so they only schedule a call on the loop, which owns the stopper.
     """
 
     def __init__(self, find_stopper: FindStopper) -> None:

@@ -1,4 +1,4 @@
-"""`agent task`: which task definitions a workspace has, what one does, whether it is right; and run it."""
+"""`agent task`: list, show, check and run task definitions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -165,7 +165,7 @@ def validate(
     if task and not found:
         get_task(host, task)
     wanted = {each.id for each in found}
-    problems = {task_id: said for task_id, said in get_all_problems(host, "task").items() if task_id in wanted}
+    problems = {task_id: of_task for task_id, of_task in get_all_problems(host, "task").items() if task_id in wanted}
     if as_json:
         write_json(
             [
@@ -194,7 +194,7 @@ def _describe_step(step: dict[str, Any]) -> list[str]:
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
-    """`name=value` each; a value stays the text that it is: `1.10` is not 1.1. Raises `UsageError`."""
+    """Parse `name=value` texts. Values stay text, so `1.10` is not 1.1. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -205,7 +205,7 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _read_inputs(path: Path) -> dict[str, JsonValue]:
-    """Raises `UsageError` for a file that is not one JSON object."""
+    """Read inputs from a JSON file. Raises `UsageError` if it is not an object."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_INPUT_BYTES + 1)

@@ -1,4 +1,4 @@
-"""`agent task list`: which task definitions a workspace has."""
+"""`agent task list`: list the workspace's tasks."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.callback()
-def _group() -> None:  # keeps `list` a command of a group
+def _group() -> None:  # makes `list` a subcommand
     return None
 
 
@@ -46,7 +46,7 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
         write_json([]) if as_json else None
         warn_line("No tasks; create one in '.agent/tasks/<id>/TASK.md'")
         return 0
-    # Checking a task looks at all that it names: agents, skills, tools and rules.
+    # Imported late: checking a task loads the agents, skills, tools and rules that it refers to.
     from metier.runtime.checks.validation import get_all_problems
 
     found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in tasks]
@@ -86,7 +86,7 @@ def _list_on_server(url: str, *, as_json: bool) -> int:
 
 def read_on_server(url: str, path: str) -> dict[str, Any]:
     """Read definitions of the server."""
-    # Not at the top: commands on this machine do without an HTTP client.
+    # Imported late: local commands need no HTTP client.
     from metier.cli.shared.server_client import open_server
 
     async def read() -> dict[str, Any]:
