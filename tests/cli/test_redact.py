@@ -58,7 +58,7 @@ def test_file_that_cannot_be_read_is_wrong_usage(name: str, tmp_path: Path, caps
 
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("error: '")
+    assert shown.err.startswith("error: File '")
 
 
 def test_error_message_hides_a_secret_and_cannot_fake_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def _open(file: str) -> BinaryIO:
 
 def _unreadable(file: str, error: OSError) -> UsageError:
     reason = (error.strerror or type(error).__name__).lower()
-    return UsageError(f"File {file!r} cannot be read: {reason}", hint="Pass a text file, or pipe text to the command")
+    return UsageError(f"File '{file}' cannot be read: {reason}", hint="Pass a text file, or pipe text to the command")
 
 
 def _decoded(source: BinaryIO, file: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Turn an exception into `error: …` and `hint: …` lines on stderr and an exit code. Secrets are redacted."""
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -9,15 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import typer
-from pydantic import ValidationError
 
 from metier.cli.help.help_texts import load_texts
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.reader import PHRASES
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import build_redactor
@@ -134,12 +133,12 @@ def _hint_usage_error(word: str, known: Sequence[str], path: str, *, is_command:
 
 
 def _name_range(error: _BadCall, match: re.Match[str]) -> str:
-    """Word a rejected number like a rejected setting."""
-    if not isinstance(error.__cause__, ValidationError):
-        return match[0]
-    details = error.__cause__.errors()[0]
-    phrase = PHRASES.get(details["type"], details["msg"]).format(**details.get("ctx", {}))
-    return f"{match[1]} {phrase}, not {str(details['input'])!r}"
+    """Word a number that pydantic rejected like a rejected setting."""
+    # Imported late: other errors, such as a wrong command, are reported without loading pydantic.
+    phrases: dict[str, str] = importlib.import_module("metier.definitions.reader").PHRASES
+    details = cast("Any", error.__cause__).errors()[0]  # only pydantic's errors have this wording
+    phrase = phrases.get(str(details["type"])) or str(details["msg"])
+    return f"{match[1]} {phrase.format(**details.get('ctx', {}))}, not {str(details['input'])!r}"
 
 
 def _name_choices(match: re.Match[str]) -> str:
