@@ -37,6 +37,7 @@ def cost(
 
     async def read() -> Spending:
         async with open_runtime(open_host(config)) as runtime:
+            # Runs of earlier versions did not store their cost in the table that is read below.
             await record_old_runs(runtime)
             return await read_spending(runtime, by, since=start, limit=_MAX_GROUPS)
 

@@ -119,6 +119,7 @@ def _write(file: Path, text: str) -> None:
         raise UsageError(f"'{file}' cannot be written: {error.strerror}", hint="Pass another file") from error
 
 
+# Tolerates rounding: a share is a floating-point fraction.
 _SLACK = 1e-9
 
 

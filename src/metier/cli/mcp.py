@@ -70,6 +70,7 @@ def add(
     if not replace and any(each.name == name for each in load_host_config(host).servers):
         raise UsageError(f"MCP server {name!r} already exists", hint="Add --replace to overwrite it")
     text = add_server(_read_text(file), name, server, replaces=replace)
+    # Validate before writing: an invalid file would break every later command of the workspace.
     parse_mcp_config(text.encode(), file=str(file))
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, text.encode(), is_private=False)

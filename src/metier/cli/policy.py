@@ -176,6 +176,7 @@ def _explain_one(policy: RulePolicy, tool: str, arguments: dict[str, JsonValue],
 def _explain_batch(source: str, default: Callable[[], RulePolicy], *, root: Path) -> int:
     """Print one decision per line, in order. Invalid lines print an error, and the exit code is 2."""
 
+    # Lines of a batch usually share their rules, and building a policy compiles all of them.
     @cache
     def build(text: str) -> RulePolicy:
         return _open_inline(json.loads(text), root=root)
@@ -196,6 +197,7 @@ def _explain_lines(stream: Iterable[str], default: Callable[[], RulePolicy], bui
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             answer = {"error": error.message, "hint": error.hint, "line": number, "problems": cast(JsonValue, problems)}
         write_json_line(answer)
+        # The caller may be a program that waits for each answer before it sends the next line.
         sys.stdout.flush()
     return exit_code
 

@@ -46,6 +46,7 @@ def change_setting(key: str, text: str, *, mine: bool) -> Change:
     Raises `UsageError` for an invalid key or value; then nothing is written.
     """
     leaf = _get_leaf(key)
+    # Settings files are committed and shared, so keys come only from the environment.
     if looks_secret(text):
         raise UsageError(
             f"{key} looks like a secret; secrets are read only from environment variables",

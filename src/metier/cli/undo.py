@@ -57,6 +57,7 @@ async def _undo(host: Host, name: str, to: str, dry_run: bool, yes: bool) -> tup
                 f"{count(len(plan.conflicts), 'file')} changed since the run; nothing was restored",
                 hint="Review the differences above, then run `agent undo --yes` to restore these files too",
             )
+        # Conflicts were confirmed above, or there are none.
         return plan, await undo(runtime, plan, by=get_user(), overwrite=True)
 
 

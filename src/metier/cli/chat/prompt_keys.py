@@ -94,6 +94,7 @@ def _bind_writing(keys: KeyBindings, terminal: Answering) -> None:
         pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
         event.current_buffer.insert_text(pasted if terminal.is_asked else terminal.fold(pasted))
 
+    # The decorators registered the functions. `del` tells the type checker that their names are unused on purpose.
     del _send, _take, _complete, _break, _paste
 
 

@@ -105,6 +105,7 @@ class Session:
     async def run(self) -> int:
         """Run the session and return the exit code. Without a terminal, it is the code of the last turn."""
         with self._screen.showing():
+            # During a turn, a signal stops the turn; between turns, it ends the session.
             async with passing_signals(lambda: self._stopper or self._idle):
                 await self._greet()
                 with self._idle.interruptible():
@@ -212,6 +213,7 @@ class Session:
                 if not self._queue:
                     self._is_working = False
                     self._arrived.set()
+                    # anyio's events cannot be cleared, so each wait needs a new one.
                     self._arrived = anyio.Event()
                     await self._arrived.wait()
                     continue
@@ -356,6 +358,7 @@ class Session:
     async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunStatus | None:
         """Drive and show a turn. Returns None if there was no turn."""
         grace = self._chat.runtime.host.settings.runtime.signal_grace_seconds
+        # A user at the prompt expects Esc to act at once; a pipe gets the configured grace period.
         stopper = Stopper(min(grace, STEP_SECONDS) if self._screen.types_ahead else grace, waits_for_model=False)
         with self._turns.begin(as_json=self._options.as_json, is_typed=is_typed) as shown:
             watch = DriveOptions(

@@ -118,6 +118,7 @@ class Terminal:
         self._session = session
 
     async def read_message(self) -> str:
+        # `passing_signals` handles SIGINT, also while the prompt is open.
         return self.unfold(
             await self._prompt.prompt_async(self._build_prompt, handle_sigint=False, set_exception_handler=False)
         )
@@ -277,6 +278,7 @@ class Terminal:
         self.write_above(text.removeprefix("\n") if self._ends_blank else text)
 
     def show(self, lines: Sequence[Text]) -> None:
+        # Cut first: measuring the width of a line takes time proportional to its length.
         self._region = [line[: 4 * self.width] for line in lines]
         for line in self._region:
             line.truncate(self.width - 1, overflow="ellipsis")

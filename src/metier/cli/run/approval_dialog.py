@@ -439,6 +439,7 @@ async def _press_key(prompt: str, keys: str) -> str:
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     # Before the prompt is shown: in line mode the terminal would swallow an early Ctrl-D.
+    # TCSADRAIN keeps keys that were typed ahead; the default, TCSAFLUSH, would discard them.
     tty.setcbreak(terminal, termios.TCSADRAIN)
     try:
         sys.stderr.write(printable(prompt))

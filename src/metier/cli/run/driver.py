@@ -220,6 +220,7 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
         with unwrapped(), using_plugins(host, report=warn_line) as extended, ticking(shown):
             async with passing_signals(lambda: stoppers.current), open_runtime(extended) as runtime:
                 return await get_status(runtime.store, await work(runtime, options))
+    # The reader of stdout exited: the run is fine, and `main` returns the code of SIGPIPE.
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -258,6 +259,7 @@ def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token:
             write_json_line({"type": "result", **outcome.document}, redactor=redactor, verbatim=tokens)
         case "text":
             _write_result(outcome, view.shown, redactor)
+    # Before anything goes to stderr, so that a terminal shows the answer first.
     sys.stdout.flush()
     if isinstance(view.shown, LiveRun):
         view.shown.show_closing()

@@ -169,6 +169,7 @@ class JsonLines:
             self._stream.flush()
 
     def write(self, record: EventRecord) -> None:
+        # Each line is flushed: programs read the events of a run while it works.
         self._stream.write(escape_json(render_record(record).decode()) + "\n")
         self._stream.flush()
 

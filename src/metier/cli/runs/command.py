@@ -354,6 +354,7 @@ class _Deleted:
             else:
                 self._list.add(run_id)
         before, self._count = self._count, self._count + len(run_ids)
+        # A page can end anywhere between two multiples.
         if before // _PROGRESS != self._count // _PROGRESS:
             warn_line(f"{self._describe()} so far")
 

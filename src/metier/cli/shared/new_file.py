@@ -47,9 +47,11 @@ def _write_whole(target: Path, text: str, *, overwrite: bool) -> None:
         with draft.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
+            # Before the rename: after a power failure the new name must not point to an empty file.
             os.fsync(stream.fileno())
         if overwrite:
             if target.exists():
+                # The draft has default permissions; the replaced file may be private.
                 draft.chmod(stat.S_IMODE(target.stat().st_mode))
             draft.replace(target)
         else:

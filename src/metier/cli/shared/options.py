@@ -88,7 +88,7 @@ class RunCommand(TyperCommand):
 
 
 def join_words(args: list[str]) -> list[str]:
-    """Replace `--flag true`, `--flag=true` by plain flags."""
+    """Replace `--flag true` and `--flag=true` by plain flags."""
     joined: list[str] = []
     rest = list(args)
     while rest:

@@ -128,7 +128,7 @@ class Server(Struct, frozen=True):
         await self.post(f"/runs/{run_id}/answer", body)
 
     async def cancel(self, run_id: str) -> TaskState:
-        return cast("TaskState", (await self.post(f"/runs/{run_id}/cancel"))["status"])  # by its API
+        return cast("TaskState", (await self.post(f"/runs/{run_id}/cancel"))["status"])  # the API sends a `TaskState`
 
     async def continue_decided(self, run_id: str) -> ContinuedRun:
         """Do nothing: the server continues the run by itself."""
@@ -180,6 +180,7 @@ class Server(Struct, frozen=True):
         return bool(found) and "open" not in found
 
     async def _stream(self, run_id: str, last: str) -> AsyncGenerator[tuple[str, str, str]]:
+        # The server continues after this event, so that a reconnection loses and repeats nothing.
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
         async with self.client.stream("GET", f"{self.url}/api/v1/runs/{run_id}/events", headers=headers) as answer:
             if answer.status_code != 200:

@@ -65,6 +65,7 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
 
 def _stop(stopper: Stopper, number: signal.Signals) -> None:
     if stopper.signals >= MAX_SIGNALS:
+        # Skips cleanup on purpose: a normal exit would wait for threads and running steps.
         os._exit(128 + number)
     # Only SIGTERM gets the full grace period. The other signals come from keys or from a terminal that closed, and the
     # user does not wait for the step to end.

@@ -229,6 +229,7 @@ class _Adding(Struct, frozen=True):
         """Add missing dependencies of the added skills from the same collection, recursively."""
         offered: set[str] = set()
         while missing := self._list_missing(offered):
+            # Offer each name only once: dependencies can be circular, and the user can decline one.
             offered |= {canonical_name(lack.name) for lack, _ in missing}
             for lack, outcome in missing:
                 self._offer_needed(lack, outcome)

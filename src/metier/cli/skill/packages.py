@@ -215,7 +215,7 @@ def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> Non
     skills = get_packages(open_places(None).roots)
     selection = _read_enabled()
     if isinstance(selection, str):
-        # `all` without one of them is a list.
+        # To disable one of `all`, the settings must list the others.
         packages = [package for package in skills.packages if package.source in OPT_IN]
         enabled = [] if selection == "none" else [canonical_name(package.definition.name) for package in packages]
     else:

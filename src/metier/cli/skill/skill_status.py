@@ -375,6 +375,7 @@ def list_usable(listing: SkillListing) -> UsableSkills:
     places, damage = listing.places, listing.damage
     catalog = open_catalog(places)
     usable = {skill.canonical for skill in keep_active(catalog, listing.activation, places).skills}
+    # Reversed, so that the first of several rows with the same name wins.
     packages = {str(row["name_canonical"]): row for row in reversed(_list_packages(listing))}
     statuses = {
         canonical_name(status.name): status for status in reversed(_build_statuses(_Scene(listing, ToolsetReading())))

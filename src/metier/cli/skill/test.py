@@ -55,6 +55,7 @@ _WHEN = re.compile(r"\b(use|used|when|whenever|if|for|before|after|asks?|trigger
 _PERSON = re.compile(r"^\s*(I|You|We)\b")
 _LINK = re.compile(r"\[[^\]\n]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 _MENTION = re.compile(r"`(?:\./)?((?:references|assets|scripts|templates)/[^`\s<>*{}\[\]$]+)")
+# URLs, anchors, absolute paths and placeholders, which are not checked.
 _ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z0-9+.-]*:|#|/|\$|\{)")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
