@@ -106,7 +106,7 @@ def validate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Apply the Agent Skills specification to shared skills too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check all definitions of a workspace.
 

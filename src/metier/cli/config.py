@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from metier.cli.setting_change import Mine, change_setting, report_change
 from metier.cli.shared.context import current_file, current_settings
 from metier.cli.shared.new_file import write_new_file
-from metier.cli.shared.options import CommandGroup
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
@@ -51,7 +51,7 @@ def set_(
     value: Annotated[str, typer.Argument(help="Value; lists as JSON or comma-separated, `null` to clear.")],
     *,
     mine: Mine = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Change a setting."""
     change = change_setting(key, value, mine=mine)
@@ -63,7 +63,7 @@ def set_(
 @app.command("validate", hidden=True)
 def validate(
     file: Annotated[Path | None, typer.Option("--file", help="Settings file. Default: the one in use.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check the settings file and environment variables."""
     path = current_file(file)
@@ -86,8 +86,8 @@ def validate(
 @app.command("show")
 def show(
     origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
+    as_json: AsJson = False,
+    config: Config = None,
 ) -> None:
     """Show the effective settings. Secrets are masked."""
     loaded = current_settings(config, {})

@@ -8,7 +8,7 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import Config
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json
 from metier.runtime.history.spending import Spending, parse_since, read_spending, record_old_runs
 from metier.runtime.runs import open_runtime
@@ -26,7 +26,7 @@ def cost(
     *,
     by: Annotated[Grouping, typer.Option("--by", help="Group by.")] = "model",
     since: Annotated[str, typer.Option("--since", help="Start of the period: 24h, 7d, 4w or 2026-01-31.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Show token usage and cost.

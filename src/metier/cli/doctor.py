@@ -9,6 +9,7 @@ import typer
 from msgspec import to_builtins
 
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
+from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import write_json, write_text
 from metier.definitions.files.user_folders import get_cache_folder
 from metier.providers.feature_support import clear_unsupported
@@ -21,8 +22,8 @@ MARKS = {"ok": "ok", "off": "--", "problem": "!!"}
 
 @app.command()
 def doctor(
-    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: Config = None,
+    as_json: AsJson = False,
     clear: Annotated[
         bool, typer.Option("--clear-unsupported", help="Forget which features models did not support.")
     ] = False,

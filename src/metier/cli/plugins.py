@@ -1,14 +1,13 @@
 """`agent plugins` lists installed plugins. Commands of plugins are found here too."""
 
 from importlib.metadata import EntryPoint
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 from msgspec import Struct, to_builtins
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import CommandGroup
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.names import PLUGIN
 from metier.plugins.lifecycle import Plugins, list_entry_points
@@ -45,8 +44,8 @@ def plugins() -> None:
 
 @app.command("list")
 def list_plugins(
-    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """List plugins, their contributions and problems."""
     found = get_plugins(open_host(config))

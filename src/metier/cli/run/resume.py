@@ -24,10 +24,10 @@ from metier.cli.shared.options import (
     check_timeout,
     choose_output,
     get_server_url,
+    split_input,
 )
 from metier.cli.shared.output import warn_line
 from metier.engine.state.run_state import RunState
-from metier.errors import UsageError
 from metier.ids import get_user
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.run_views import read_run_view
@@ -164,11 +164,8 @@ def parse_inputs(texts: Sequence[str], fields: Sequence[QuestionField] = ()) -> 
     """Parse `name=value` texts by the types of the fields that ask for them. Raises `UsageError`."""
     types = {field.name: field.types for field in fields}
     values: dict[str, JsonValue] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise UsageError(f"Input {text!r} is not name=value", hint="For example, --input topic=birds")
-        values[name.strip()] = _parse_value(value, types.get(name.strip(), ()))
+    for name, value in map(split_input, texts):
+        values[name] = _parse_value(value, types.get(name, ()))
     return values
 
 

@@ -123,6 +123,14 @@ def check_partial(output: OutputFormat, *, include_partial: bool) -> None:
         )
 
 
+def split_input(text: str) -> tuple[str, str]:
+    """Split a value of `--input`. Raises `UsageError` if it is not `name=value`."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(f"Input {text!r} is not name=value", hint="For example, --input topic=birds")
+    return name.strip(), value
+
+
 def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
     """Raise `UsageError` for a timeout that is not positive, such as `nan`, and for one of a detached run."""
     if seconds is not None and detach:

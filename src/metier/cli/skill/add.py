@@ -140,7 +140,6 @@ def _as_json(offer: Offer) -> dict[str, object]:
     return {"name": offer.name, "description": offer.description, "source": offer.source.describe()}
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "--trust", "--trusted", "-y", help="Install and trust without asking.")]
 NoTrust = Annotated[bool, typer.Option("--no-trust", help="Install without asking and without trusting.")]
 AllowFile = Annotated[bool, typer.Option("--allow-file", help="Allow file:// URLs.")]
@@ -170,7 +169,7 @@ def add(
     allow_file: AllowFile = False,
     max_files: MaxFiles = LIMITS.max_files,
     max_megabytes: MaxMegabytes = LIMITS.max_bytes // MEGABYTE,
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Install a skill."""
     _check_options(source, name=name, every=every, pick=pick, frozen=frozen)
@@ -186,7 +185,7 @@ def add(
         else:
             adding.add_found(_Wanted(where, name))
         adding.add_needed()
-    finish(adding.outcomes, is_json=json, is_list=frozen or len(adding.outcomes) != 1 or every or pick is not None)
+    finish(adding.outcomes, is_json=as_json, is_list=frozen or len(adding.outcomes) != 1 or every or pick is not None)
 
 
 def _check_options(source: str | None, *, name: str | None, every: bool, pick: str | None, frozen: bool) -> None:

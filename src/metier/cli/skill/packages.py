@@ -14,7 +14,6 @@ from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import count, warn_line, write_json, write_line, write_text
 from metier.cli.skill.add import (
     LIMITS,
-    Json,
     MaxFiles,
     MaxMegabytes,
     NoTrust,
@@ -67,7 +66,7 @@ def update(
     no_trust: NoTrust = False,
     max_files: MaxFiles = LIMITS.max_files,
     max_megabytes: MaxMegabytes = LIMITS.max_bytes // MEGABYTE,
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Update an installed skill."""
     decision = Decision.of_flags(yes=yes, no_trust=no_trust)
@@ -80,7 +79,7 @@ def update(
     for each in names:
         outcomes.append(anyio.run(_update, installer, each, decision, find_newer(registry.find(each), installer)))
         announce(outcomes[-1])
-    finish(outcomes, is_json=json, is_list=all_skills)
+    finish(outcomes, is_json=as_json, is_list=all_skills)
 
 
 async def _update(installer: Installer, name: str, decision: Decision, source: InstallSource | None) -> Outcome:
@@ -90,7 +89,7 @@ async def _update(installer: Installer, name: str, decision: Decision, source: I
 def remove(
     name: Annotated[str, typer.Argument(help="Skill name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove an installed skill."""
     installer = open_installer()
@@ -101,14 +100,14 @@ def remove(
         raise typer.Exit(1)
     installer.remove(name)
     say(f"Removed {entry.name}")
-    if json:
+    if as_json:
         write_json({"status": "removed", "name": entry.name, "path": str(folder)})
 
 
 def trust(
     name: Annotated[str, typer.Argument(help="Skill name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Trust a skill's code."""
     roots = open_places(None).roots
@@ -121,23 +120,23 @@ def trust(
         raise typer.Exit(1)
     entry = trust_package(roots.home, package, digest=digest, clock=SystemClock())
     say(f"Trusted {entry.name}, tree {digest.tree}")
-    if json:
+    if as_json:
         write_json({"status": "trusted", "name": entry.name, "tree": digest.tree})
 
 
-def untrust(name: Annotated[str, typer.Argument(help="Skill name.")], json: Json = False) -> None:
+def untrust(name: Annotated[str, typer.Argument(help="Skill name.")], as_json: AsJson = False) -> None:
     """Revoke trust in a skill."""
     roots = open_places(None).roots
     package = get_package(roots, name)
     untrust_package(roots.home, package)
     say(f"{package.definition.name} is no longer trusted")
-    if json:
+    if as_json:
         write_json({"status": "untrusted", "name": package.definition.name})
 
 
 def verify(
     name: Annotated[str | None, typer.Argument(help="Skill name. Default: all installed skills.")] = None,
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify the files of installed skills.
 
@@ -147,7 +146,7 @@ def verify(
     registry = read_registry(home)
     entries = [get_entry(registry, name)] if name else [registry.skills[key] for key in sorted(registry.skills)]
     results = [verify_entry(entry, home) for entry in entries if entry.is_installed]
-    if json:
+    if as_json:
         write_json([result.model_dump(mode="json") for result in results])
     else:
         for line in (line for result in results for line in render_verification(result)):
@@ -158,11 +157,11 @@ def verify(
 
 def lock(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if the file is outdated; write nothing.")] = False,
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write skills.lock."""
     current = build_lock(read_registry(open_roots().home))
-    if json:
+    if as_json:
         write_text(render_lock(current))
     if check:
         if load_lock(current_workspace()) != current:
@@ -176,7 +175,7 @@ def lock(
 def create(
     name: Annotated[str, typer.Argument(help="Skill name: lowercase letters, digits, hyphens.")],
     path: Annotated[Path, typer.Option(help="Parent folder of the new skill.")] = Path(".agent/skills"),
-    json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Create a new skill."""
     was_empty = next(list_brought(current_workspace()), None) is None
@@ -184,7 +183,7 @@ def create(
     if was_empty and folder.resolve().is_relative_to(current_workspace().resolve()):
         trust_new_folder(current_workspace())
     say(f"Wrote {folder}; edit {folder / 'SKILL.md'}")
-    if json:
+    if as_json:
         write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})
 
 

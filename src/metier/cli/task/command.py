@@ -26,6 +26,7 @@ from metier.cli.shared.options import (
     Verbose,
     check_timeout,
     get_server_url,
+    split_input,
 )
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.task.list_tasks import app as listing
@@ -195,13 +196,7 @@ def _describe_step(step: dict[str, Any]) -> list[str]:
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
     """Parse `name=value` texts. Values stay text, so `1.10` is not 1.1. Raises `UsageError`."""
-    values: dict[str, JsonValue] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise UsageError(f"Input {text!r} is not name=value", hint="For example, --input topic=birds")
-        values[name.strip()] = value
-    return values
+    return {**dict(map(split_input, texts))}
 
 
 def _read_inputs(path: Path) -> dict[str, JsonValue]:
