@@ -72,9 +72,10 @@ def run(args: Sequence[str]) -> int:
         sys.stdout = None
         return 141
     except Exception as error:
+        from metier.cli.help.help_texts import find_command
         from metier.cli.shared.failure import report
 
-        return report(error, debug=debug, args=own)
+        return report(error, debug=debug, command=find_command(own))
 
 
 def _prepare_streams() -> None:

@@ -1,9 +1,10 @@
 """`agent help`, and the texts of all help: paragraphs, examples and order of commands, from `commands.md`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,17 @@ def load_texts() -> dict[str, CommandText]:
     text = files("metier.cli.help").joinpath("commands.md").read_text(encoding="utf-8")
     _, *parts = _SECTION.split(text)
     return {path: _parse_section(body) for path, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def find_command(args: Sequence[str]) -> str:
+    """Return the command that a command line calls, such as `agent runs list`."""
+    known = {tuple(path.split()[:length]) for path in load_texts() for length in (2, 3)}
+    command = ("agent",)
+    for word in takewhile(lambda arg: not arg.startswith("-"), args):
+        if (*command, word) not in known:
+            break
+        command = (*command, word)
+    return " ".join(command)
 
 
 def _parse_section(body: str) -> CommandText:

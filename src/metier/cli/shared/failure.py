@@ -8,13 +8,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 import typer
 
-from metier.cli.help.help_texts import load_texts
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError, MetierError, UsageError
@@ -33,9 +31,9 @@ class _BadCall(Protocol):
     def format_message(self) -> str: ...
 
 
-def report(error: Exception, *, debug: bool, args: Sequence[str] = ()) -> int:
-    """Print the error of a command line, with `debug` also its traceback, and return the exit code."""
-    lines, exit_code = describe(error, args)
+def report(error: Exception, *, debug: bool, command: str = "agent") -> int:
+    """Print the error of a command, with `debug` also its traceback, and return the exit code."""
+    lines, exit_code = describe(error, command)
     redact = build_redactor(values=list_secret_values(os.environ)).redact
     # Line ends are escaped last, because some secrets are recognized by their line.
     shown = [sanitize_line(redact(sanitize(line))) for line in lines]
@@ -46,7 +44,7 @@ def report(error: Exception, *, debug: bool, args: Sequence[str] = ()) -> int:
     return exit_code
 
 
-def describe(error: Exception, args: Sequence[str] = ()) -> tuple[list[str], int]:
+def describe(error: Exception, command: str = "agent") -> tuple[list[str], int]:
     """Return the lines to print, not yet sanitized, and the exit code."""
     if isinstance(error, _BadCall):
         return _describe_usage(error), 2
@@ -55,10 +53,10 @@ def describe(error: Exception, args: Sequence[str] = ()) -> tuple[list[str], int
             return [], error.exit_code
         case typer.Abort():
             return ["error: Aborted"], 130
-        case ConfigError() if flags := _describe_flags(error, args):
+        case ConfigError() if flags := _describe_flags(error, command):
             return flags, error.exit_code
         case UsageError() if error.message.startswith("--") and not error.hint:
-            return [f"error: {error.message}", _hint_usage(_find_command(args))], error.exit_code
+            return [f"error: {error.message}", _hint_usage(command)], error.exit_code
         case MetierError():
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             hint = [f"hint: {error.hint}"] if error.hint else []
@@ -74,26 +72,15 @@ _FLAG = re.compile(r"The flag for (\S+) ")
 _FLAG_NAMES = {"model.name": "--model", "skills.dir": "--skills-dir", "logging.debug_llm_bodies": "--debug-llm"}
 
 
-def _describe_flags(error: ConfigError, args: Sequence[str]) -> list[str]:
+def _describe_flags(error: ConfigError, command: str) -> list[str]:
     """Describe invalid flags like Typer's own usage errors. Returns nothing if a setting elsewhere is invalid too."""
     lines: list[str] = []
     for problem in error.problems:
         if not isinstance(problem, Problem) or not _FLAG.match(problem.message):
             return []
         lines.append(f"error: {_FLAG.sub(_name_flag, problem.message)}")
-        lines.append(f"hint: {problem.hint}" if problem.hint else _hint_usage(_find_command(args)))
+        lines.append(f"hint: {problem.hint}" if problem.hint else _hint_usage(command))
     return lines
-
-
-def _find_command(args: Sequence[str]) -> str:
-    """Return the command that a command line calls, such as `agent runs list`."""
-    known = {tuple(path.split()[:length]) for path in load_texts() for length in (2, 3)}
-    command = ("agent",)
-    for word in takewhile(lambda arg: not arg.startswith("-"), args):
-        if (*command, word) not in known:
-            break
-        command = (*command, word)
-    return " ".join(command)
 
 
 def _hint_usage(command: str) -> str:
