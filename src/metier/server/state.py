@@ -84,7 +84,7 @@ def get_state(request: Request) -> ServerState:
 
 
 def get_user(request: Request) -> User:
-    """Return the user of the request. Raises `HttpProblem` if nobody is signed in, on a public path."""
+    """Return the user of the request. Raises `HttpProblem` if no user is signed in, on a public path."""
     user: User | None = request.state.user
     if user is None:
         raise HttpProblem(401, "token_missing", "The request has no token")
