@@ -62,6 +62,14 @@ def test_a_wait_of_three_hours_takes_a_sliver_and_says_how_long_it_was() -> None
     assert last.width > 30, "work is wide enough to be seen"
 
 
+def test_time_in_the_queue_is_a_compressed_segment_before_the_first_call() -> None:
+    fall = build_waterfall(run(calls=(call(1, 600, 4),), updated_at=BEGAN + timedelta(seconds=604)))
+
+    (gap,) = fall.gaps
+    assert (gap.at, gap.width, gap.seconds) == (0, IDLE_WIDTH, 600)
+    assert fall.turns[0].rows[0].width > 90
+
+
 def test_bars_stay_within_the_width_whatever_the_times_say() -> None:
     late = call(2, 9_999, 5)
     before = replace(call(1, 0, 1), started_at=BEGAN - timedelta(hours=1))

@@ -95,7 +95,9 @@ class _Scale:
         self.total = total
         covered = list(_merge(spans))
         self.busy = sum(span.end - span.start for span in covered)
-        idle = [_Span(before.end, after.start) for before, after in pairwise(covered)]
+        # Time before the first work is time in the queue.
+        starting = [_Span(0.0, 0.0), *covered]
+        idle = [_Span(before.end, after.start) for before, after in pairwise(starting)]
         least = max(_MIN_IDLE_SECONDS, 0.05 * self.busy)
         longest = sorted((span for span in idle if span.end - span.start > least), key=lambda s: s.start - s.end)
         self._idle = sorted(longest[:_MAX_GAPS], key=lambda span: span.start)
