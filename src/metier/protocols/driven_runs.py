@@ -44,13 +44,13 @@ class Drive:
         self.failure: Exception | None = None
         """Why it could not be driven; None if it ended or paused."""
         self.ended = anyio.Event()
-        self._begun = anyio.Event()
+        self._started = anyio.Event()
         self._changed = anyio.Event()
 
     def write(self, record: EventRecord) -> None:
         self.run_id = self.run_id or record.run_id
         self.view = fold(self.view, record)
-        self._begun.set()
+        self._started.set()
         self._announce()
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Drive:
 
     async def wait_started(self) -> None:
         """Wait until the run is in the store. Raises the error if it could not start."""
-        await self._begun.wait()
+        await self._started.wait()
         if not self.run_id and self.failure is not None:
             raise self.failure
 
@@ -76,7 +76,7 @@ class Drive:
                 logger.exception("run %s", self.run_id)
         finally:
             self.ended.set()
-            self._begun.set()
+            self._started.set()
             self._announce()
 
     def _announce(self) -> None:
@@ -160,7 +160,7 @@ class DrivenRuns:
         """Release every run, so that a worker or the next process continues it."""
         self._is_closed = True
         for drive in list(self._drives.values()):
-            drive.stopper.hand_back("the program that began it")
+            drive.stopper.hand_back("the program that started it")
         for drive in list(self._drives.values()):
             await drive.ended.wait()
 

@@ -22,7 +22,7 @@ class ServerConfig:
     port: int
     """Port that the server listens on."""
     settings_file: Path | None = None
-    """The file of `--config`; None to look for one."""
+    """The file of `--config`; None searches the usual places."""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     owner: str = field(default_factory=lambda: get_user() or "operator")
     """User name of the holder of the server's own token."""

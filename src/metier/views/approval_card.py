@@ -1,4 +1,4 @@
-"""The approval card of a terminal: what a call does in plain words, its arguments, the rule that asks, the risk.
+"""The approval card of a terminal: the call in plain words, its arguments, the rule that asks, the risk.
 
 Pure. The dialog that asks for the decision is in the CLI.
 """
@@ -74,8 +74,8 @@ def render_background(card: ApprovalCard) -> list[Text]:
 
 KEYS = {
     "y": "run it, this once",
-    "n": "do not run it; the model is told, with your reason",
-    "e": "change its arguments in your editor; the new call is shown and asked about again",
+    "n": "don't run it; the model reads your reason",
+    "e": "edit its arguments in your editor; the new call needs approval again",
     "a": "run it and don't ask again for similar calls, or save a rule for them",
     "q": "leave it open; the run waits",
     "Y": "yes to all calls of this reply that wait",

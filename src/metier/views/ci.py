@@ -1,6 +1,6 @@
 """A run in CI: grouped log lines, a summary in Markdown, test results as JUnit XML.
 
-Everything is rendered from the view; the text in it has no secrets and no control characters any more.
+Everything is rendered from the view, whose texts have no secrets and control characters.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Notes for events that are not steps: headings, warnings, details. Pure; `fold` calls it.
 
-Every type of event is folded into a field of the view, or noted here, or named in `UNSEEN`. Another one is
-noted as the event lines word it.
+Each event type is folded into a field of the view, has a note here, or is listed in `UNSEEN`. Events of other types get
+the text of the log lines.
 """
 
 from collections.abc import Callable
@@ -103,8 +103,8 @@ def _describe_raised(payload: LimitsRaised) -> str:
         "cost": f"${payload.max_cost_usd:g}" if payload.max_cost_usd is not None else None,
         "time": f"{payload.timeout_seconds:g} s" if payload.timeout_seconds is not None else None,
     }
-    told = ", ".join(f"{name} {value}" for name, value in raised.items() if value is not None)
-    return f"limits raised: {told}" if told else ""
+    changes = ", ".join(f"{name} {value}" for name, value in raised.items() if value is not None)
+    return f"limits raised: {changes}" if changes else ""
 
 
 def _describe_step_of_task(payload: TaskStepChanged) -> str:
@@ -160,7 +160,10 @@ NOTES: dict[type[Payload], Words] = {
         "warning",
         lambda p: f"{p.source} is too long for its layer: {_count(p.left_out_characters, 'character')} are left out",
     ),
-    PinnedDefinitionUsed: ("warning", lambda p: f"{p.definition} changed; the run uses what it began with"),
+    PinnedDefinitionUsed: (
+        "warning",
+        lambda p: f"{p.definition} changed; the run uses its pinned version",
+    ),
     McpServerReported: ("warning", _describe_mcp),
     StructuredOutputFallback: ("warning", _describe_fallback),
     LlmRetryScheduled: (
@@ -195,8 +198,8 @@ NOTES: dict[type[Payload], Words] = {
     RunAdopted: (
         "warning",
         lambda p: (
-            "the run was not started here: it goes on with the settings, rules and keys of this host "
-            f"({p.profile}, {p.provider}/{p.model}), and asks about every step that was planned before"
+            "the run was not started here; it continues with the settings, rules and keys of this host "
+            f"({p.profile}, {p.provider}/{p.model}), and asks for approval of each step that was already planned"
         ),
     ),
     ModelChanged: (
@@ -206,7 +209,7 @@ NOTES: dict[type[Payload], Words] = {
     SkillCodeAccepted: ("warning", lambda p: f"skills changed; the run uses the new files: {', '.join(p.skills)}"),
     StepOutcomeAnswered: (
         "info",
-        lambda p: f"step {p.step_id}: {p.answered_by or 'a person'} answered {p.answer!r}",
+        lambda p: f"step {p.step_id}: {p.answered_by or 'a user'} answered {p.answer!r}",
     ),
     SkillWithoutTools: ("warning", lambda p: p.message),
     TaskPlanned: ("info", lambda p: f"task {p.task_id}: {_count(len(p.steps), 'step')}"),

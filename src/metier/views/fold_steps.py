@@ -156,8 +156,8 @@ def _decide(view: RunView, payload: ApprovalDecided, _record: EventRecord) -> Ru
     view = replace(view, waiting=waiting)
     if asked is None or payload.decision == "approved":
         return view
-    said = f"denied by {payload.decided_by or 'a person'}" if payload.decision == "denied" else "no answer in time"
-    reason = f"{said}: {payload.reason}" if payload.reason else said
+    outcome = f"denied by {payload.decided_by or 'a user'}" if payload.decision == "denied" else "no answer in time"
+    reason = f"{outcome}: {payload.reason}" if payload.reason else outcome
     return _put(view, replace(asked, state="denied", error=sanitize(reason)), old=asked)
 
 
@@ -165,7 +165,7 @@ def _begin_child(view: RunView, payload: ChildRunStarted, record: EventRecord) -
     old = view.find_step(payload.step_id)
     step = old or StepView(step_id=payload.step_id, turn=view.turn, kind="child", started_at=record.timestamp)
     line = build_line("delegate", {"agent": payload.agent, "task": payload.task})
-    begun = replace(
+    started = replace(
         step, kind="child", tool=step.tool or "delegate", line=line, child_run_id=payload.child_run_id, state="running"
     )
     child = view.find_child(payload.child_run_id) or RunView(
@@ -176,7 +176,7 @@ def _begin_child(view: RunView, payload: ChildRunStarted, record: EventRecord) -
         limits=RunLimits(max_turns=payload.max_turns or None, max_cost_usd=payload.max_cost_usd),
     )
     others = tuple(run for run in view.children if run.run_id != child.run_id)
-    return replace(_put(view, begun, old=old), children=(*others, child))
+    return replace(_put(view, started, old=old), children=(*others, child))
 
 
 def _end_child(view: RunView, payload: ChildRunFinished, _record: EventRecord) -> RunView:

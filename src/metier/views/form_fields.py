@@ -37,7 +37,7 @@ def build_field(name: str, schema: JsonValue, *, required: bool = False, default
     """Build one input. Types without a widget are entered as JSON."""
     rules = schema if isinstance(schema, dict) else {}
     options = rules.get("enum")
-    told = rules.get("default", default)
+    given = rules.get("default", default)
     choices = tuple(_write(each) for each in options) if isinstance(options, list) else ()
     return FormField(
         name=name,
@@ -45,7 +45,7 @@ def build_field(name: str, schema: JsonValue, *, required: bool = False, default
         label=str(rules.get("title") or name.replace("_", " ").capitalize()),
         description=str(rules.get("description") or ""),
         required=required,
-        default="" if told is None else _write(told),
+        default="" if given is None else _write(given),
         choices=choices,
     )
 

@@ -113,11 +113,11 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
     while lines and not lines[-1].strip():
         lines.pop()
     # The reason of a failure is usually at the end of the output.
-    kept = lines if most is None else lines[-most:] if is_bad else lines[:most]
+    shown = lines if most is None else lines[-most:] if is_bad else lines[:most]
     total = step.output_lines - (len(given) - len(lines))
-    left = max(total, len(lines)) - len(kept) if kept else 0
+    left = max(total, len(lines)) - len(shown) if shown else 0
     style = "red" if is_bad else "dim"
-    rendered = [_fit(Text(_INDENT + _expand(line), style), width) for line in kept]
+    rendered = [_fit(Text(_INDENT + _expand(line), style), width) for line in shown]
     if left > 0:
         more = f"… {left:,} more {'line' if left == 1 else 'lines'}"
         rendered.insert(0 if is_bad else len(rendered), _fit(Text(_INDENT + more, "dim italic"), width))

@@ -1,7 +1,7 @@
 """The live display of a run: folds events, redacts arriving text, and prints finished items.
 
-A step is printed when it is over; until then it is in the region at the bottom, with a spinner. Text is printed block
-by block; the block that is not complete is in the region, and so are the checklist and the agents at work.
+A running step is in the region at the bottom with a spinner and is printed when it ends. Text is printed block by
+block; the region also shows the incomplete block, the checklist and active agents.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -130,7 +130,7 @@ class LiveRun:
         if record.event_type == "approval_requested":
             self._last = "block"  # the card that another object prints
         if record.event_type == "child_run_started" and not self._has_blocks:
-            self._print_begun(before)
+            self._print_new_children(before)
         self._print_items(record.run_id)
         if self._has_blocks:
             self._print_agents()
@@ -231,7 +231,7 @@ class LiveRun:
     def _print_block(self, block: str) -> None:
         self._print([self._painter.markdown(block)])
 
-    def _print_begun(self, before: RunView) -> None:
+    def _print_new_children(self, before: RunView) -> None:
         """Print the heading of a new child run."""
         for run in self.view.walk():
             if before.find_child(run.run_id) is None:
@@ -239,16 +239,16 @@ class LiveRun:
 
     def _print_heading(self, run: RunView) -> None:
         depth = self._get_depth(run.run_id)
-        said = f"↳ {run.agent or 'agent'}: {run.task}"
-        note = NoteView(turn=0, level="heading", text=" ".join(said.split()))
+        text = f"↳ {run.agent or 'agent'}: {run.task}"
+        note = NoteView(turn=0, level="heading", text=" ".join(text.split()))
         width = self._painter.width - 2 * (depth - 1)
         self._print([indent(render_note(note, width=width), depth - 1)], "line")
         self._below = run.run_id
 
     def _print_heading_again(self, run: RunView) -> None:
         """Repeat the heading of a child run if the lines before it belong to another one that runs in parallel."""
-        beside = self.view.find_child(run.parent_run_id)
-        siblings = beside.children if beside is not None and run.run_id != self.view.run_id else ()
+        parent = self.view.find_child(run.parent_run_id)
+        siblings = parent.children if parent is not None and run.run_id != self.view.run_id else ()
         if any(each.run_id != run.run_id and each.find_child(self._below) for each in siblings):
             self._print_heading(run)
         self._below = run.run_id
@@ -353,7 +353,7 @@ class LiveRun:
         tail = self._list_tail(width) if self.shows_text else []
         lines = [line for group in groups[-_MAX_RUNNING:] for line in group]
         region = [*tail, *lines, *self._list_plan(width)]
-        # The line between what is printed and what moves.
+        # The blank line between printed lines and the region.
         return [Text(), *region] if region and self._last == "block" and not tail else region
 
     def _is_block(self, step: StepView) -> bool:

@@ -1,7 +1,7 @@
 """A model's Markdown rendered for the terminal: headings, lists, tables, code, links with their address.
 
-Nothing in the text can hide or leave its place: HTML is shown as text, an address is next to the words of its link,
-there are no terminal hyperlinks. What would be slow to lay out is shown as plain text.
+The text can't hide anything or move the cursor: HTML is shown as text, and a link's address is shown next to its text
+instead of in a terminal hyperlink. Text that would be slow to lay out is printed unchanged.
 """
 
 from collections.abc import Iterator

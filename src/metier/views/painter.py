@@ -1,6 +1,6 @@
 """Painters of a view: permanent lines, and at a terminal a region at the bottom that changes.
 
-The region is painted with one write per frame. Elsewhere lines are plain text, and nothing changes once written.
+The region is painted with one write per frame. Without a terminal, lines are plain text and never change.
 """
 
 import contextlib

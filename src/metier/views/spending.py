@@ -18,7 +18,7 @@ _FULL, _EIGHTHS = "█", " ▏▎▍▌▋▊▉"
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """Replies of a model, and for what it was asked."""
+    """The usage of model calls, with the properties that totals are grouped by."""
 
     model: str
     agent: str

@@ -52,7 +52,7 @@ class EditorSessions:
         self._stack = AsyncExitStack()
         self._opening = anyio.Lock()
         self._methods: dict[str, Callable[[Params], Awaitable[Params]]] = {
-            "session/new": self._begin,
+            "session/new": self._create,
             "session/load": self._load,
             "session/resume": self._resume,
             "session/list": self._list,
@@ -83,7 +83,7 @@ class EditorSessions:
             await session.wait_idle()
         await self._stack.aclose()
 
-    async def _begin(self, params: Params) -> Params:
+    async def _create(self, params: Params) -> Params:
         session = await self._open(params, "")
         return {"sessionId": session.id, **self._describe(session)}
 

@@ -13,7 +13,7 @@ from metier.tools.media import get_media_type
 
 MAX_PROMPT_LENGTH = 1_000_000
 """Characters of the text."""
-_WITHOUT_WORDS = "Look at what is attached."
+_FILES_ONLY = "See the attached files."
 
 
 class Prompt(Struct, frozen=True):
@@ -34,7 +34,7 @@ def read_prompt(blocks: object) -> Prompt:
             given.append(found)
         else:
             texts.append(found)
-    text = "\n\n".join(each for each in texts if each.strip()) or (_WITHOUT_WORDS if given else "")
+    text = "\n\n".join(each for each in texts if each.strip()) or (_FILES_ONLY if given else "")
     if not text:
         raise Refusal(INVALID_PARAMS, "The prompt says nothing")
     if len(text) > MAX_PROMPT_LENGTH:

@@ -48,7 +48,7 @@ _OPTIONS = [
 ]
 COMMANDS = {
     "compact": "Summarize the conversation so far.",
-    "undo": "Undo the last turn. Its run is kept.",
+    "undo": "Undo the last turn. Its run stays in the store.",
     "facts": "List remembered facts.",
     "remember": "Remember a fact: name: fact.",
     "forget": "Forget a fact by name.",
@@ -169,7 +169,7 @@ class Session:
         self.send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     async def prompt(self, prompt: Prompt) -> Params:
-        """Run a turn until it ends, is canceled, or waits for what the editor cannot answer. Raises `Refusal`."""
+        """Run a turn until it ends, is canceled, or needs an answer that the editor can't give. Raises `Refusal`."""
         text = prompt.text
         if self.is_busy:
             raise Refusal(INVALID_PARAMS, "A turn of this session is already running")

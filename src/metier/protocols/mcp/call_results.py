@@ -1,4 +1,4 @@
-"""A run's status for an MCP client: a result, an error, or a sentence about what it waits for."""
+"""A run's status for an MCP client: a result, an error, or a sentence that says why it waits."""
 
 import base64
 import json
@@ -76,13 +76,13 @@ def describe_waiting(endpoint: McpEndpoint, status: RunStatus) -> str:
                 endpoint.link(each) if endpoint.link else f"agent approvals approve {each}"
                 for each in status.approval_ids
             ]
-            return f"Waits for a person: {reason}. Only a person approves it, not this client: {'; '.join(ways)}."
+            return f"Waits for a user: {reason}. Only a user can approve it, not this client: {'; '.join(ways)}."
         case "input":
             return f"Asks: {reason}. Answer it with: agent resume {run_id} --input NAME=VALUE."
         case "signal" | "delegation":
             return ""
         case _:
-            return f"Waits for a person: {reason}. Look at it with: agent runs show {run_id}."
+            return f"Waits for a user: {reason}. Show it with: agent runs show {run_id}."
 
 
 def list_artifacts(endpoint: McpEndpoint, run_id: str) -> tuple[str, ...]:

@@ -143,8 +143,8 @@ def _build_run(endpoint: McpEndpoint) -> ServedTool:
         "additionalProperties": False,
     }
     description = (
-        "Give a task to an agent of this workspace. The work is a durable run under the rules of the workspace: "
-        "what needs an approval waits for a person."
+        "Give a task to an agent of this workspace. The work is a durable run under the rules of the workspace; "
+        "calls that need approval wait for a user."
     )
     return ServedTool(
         spec=types.Tool(name=RUN, title="Run a task", description=description, input_schema=schema, annotations=_WORKS)
@@ -162,7 +162,7 @@ def _build_run_result() -> ServedTool:
         spec=types.Tool(
             name=RUN_RESULT,
             title="Result of a run",
-            description="Go on waiting for a run that was begun here before, and give its result.",
+            description="Wait for a run that was started here before and return its result.",
             input_schema=schema,
             annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
         )

@@ -69,7 +69,7 @@ async def get_conversation(
     chat = await open_chat(state.runtime, ChatRequest(context_id=name))
     turns = (await chat.list_turns())[-limit:]
     open_turn = await chat.find_open_turn()
-    told: list[JsonValue] = [
+    items: list[JsonValue] = [
         {
             "run_id": run.run_id,
             "status": run.status,
@@ -82,7 +82,7 @@ async def get_conversation(
     waits: JsonValue = None
     if open_turn is not None:
         waits = {"run_id": open_turn.state.run_id, "waits_for": open_turn.waiting.run_id, "kind": open_turn.wait_kind}
-    return answer(state, {"context_id": chat.context_id, "agent": chat.agent_id, "turns": told, "open_turn": waits})
+    return answer(state, {"context_id": chat.context_id, "agent": chat.agent_id, "turns": items, "open_turn": waits})
 
 
 @router.post("/{name}/messages", status_code=201, response_model=dict[str, JsonValue])
@@ -91,9 +91,9 @@ async def send_message(request: Request, state: State, name: Name, wanted: Messa
 
     async def send(_once: Once) -> Document:
         chat = await open_chat(state.runtime, ChatRequest(context_id=name))
-        begun = await chat.send(wanted.text, leave_to_workers(state.queue))
+        started = await chat.send(wanted.text, leave_to_workers(state.queue))
         state.nudge()
-        return {"context_id": chat.context_id, "run_id": begun.run_id, "status": begun.status}
+        return {"context_id": chat.context_id, "run_id": started.run_id, "status": started.status}
 
     return answer(state, await run_once(request, key, send), status=201)
 

@@ -28,8 +28,8 @@ async def get_cost(
     since: Annotated[str, Query(max_length=40, description="24h, 7d, 4w, or a date such as 2026-01-31.")] = "7d",
 ) -> Response:
     """Return the usage of model calls of ended and waiting runs. `missing` ended runs are not counted yet."""
-    begun = parse_since(since, now=state.host.clock.now()) if since else None
-    read = await read_spending(state.runtime, by, since=begun)
+    started = parse_since(since, now=state.host.clock.now()) if since else None
+    read = await read_spending(state.runtime, by, since=started)
     totals: list[JsonValue] = [_as_item(total) for total in read.totals]
     return answer(
         state, {"by": by, "totals": totals, "runs": read.runs, "completed": read.completed, "missing": read.unrecorded}

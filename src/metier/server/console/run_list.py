@@ -241,7 +241,7 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 @router.get("/runs/bulk")
 async def confirm_bulk_action(page: Here) -> Response:
-    """Show what would be canceled or retried."""
+    """List the runs that would be canceled or retried."""
     action = _parse_bulk_action(page.request.query_params.get("do", ""))
     wanted = parse_filter(page.request.query_params, now=page.state.host.clock.now())
     batch = await collect(page.state.runtime, wanted, action)

@@ -56,7 +56,7 @@ class RunTree(Struct, frozen=True, kw_only=True):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """The addresses of what failed, in order."""
+        """Return the addresses of failed rows, in order."""
         return tuple(node.address for node in self.walk() if node.row.is_failed)
 
     @property

@@ -1,4 +1,4 @@
-// Comfort only: every page works without it, except that it does not update by itself.
+// Optional: all pages work without it, but then they don't refresh themselves.
 (() => {
   const root = document.documentElement;
   for (const theme of document.querySelectorAll("[data-theme-switch]")) {
@@ -10,7 +10,7 @@
     });
   }
 
-  // A page whose stream is broken must not look alive: say so, stop what moves, and let the user retry at once.
+  // A page without its stream must not look current: show a banner, stop animations and offer a retry.
   const offline = document.getElementById("offline");
   let connection = null;
   const showOffline = () => {
@@ -29,7 +29,7 @@
   });
   document.addEventListener("htmx:sse:after:connection", hideOffline);
   for (const failure of ["htmx:error", "htmx:response:error"]) {
-    // The first request of the stream is an ordinary one; nothing repeats it.
+    // htmx doesn't retry the first request of a stream.
     document.addEventListener(failure, (event) => {
       const failed = event.detail.ctx?.sourceElement;
       if (failed && failed.id === "live") showOffline();
@@ -42,7 +42,7 @@
     else location.reload();
   });
 
-  // The slider asks for the state at the entry that it stands at, once it has come to rest.
+  // The slider loads the state at its entry when it stops moving.
   let pause = 0;
   let moved = false;
   document.addEventListener("input", (event) => {
@@ -55,7 +55,7 @@
     pause = setTimeout(() => slider.form.requestSubmit(), 120);
   });
 
-  // Times in the zone of the browser. Morphing a part of the page brings the text of the server back, so this is repeated.
+  // Show times in the browser's time zone, also after each refresh, which restores the server's text.
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const describeAge = (seconds, moment) => {
     if (seconds < 60) return "just now";
@@ -83,7 +83,7 @@
   setInterval(showTimes, 20000);
   for (const field of document.querySelectorAll("[data-zone-field]")) field.value = zone;
 
-  // The bar of the inbox counts what is selected.
+  // The bar of the inbox counts the selected approvals.
   const countMarked = () => {
     const shown = document.querySelector("[data-mark-count]");
     if (!shown) return;
@@ -105,7 +105,7 @@
     countMarked();
   });
 
-  // The tree of a run: a row opens beside it, and its address is that of the page.
+  // The tree of a run: the selected row opens next to it and is part of the page's URL.
   const getTree = () => document.getElementById("tree");
   const getChosen = () => new URLSearchParams(location.search).get("step");
   const markRow = (address) => {
@@ -117,7 +117,7 @@
   };
   const scrollToRow = () => {
     const tree = getTree();
-    // On a small screen the tree is as long as the page, and the details are above it.
+    // On a small screen the tree doesn't scroll on its own, and the details are above it.
     if (tree.scrollHeight > tree.clientHeight) tree.querySelector("a.line[aria-current]")?.scrollIntoView({ block: "nearest" });
   };
   const openRow = (address) => {
@@ -125,7 +125,7 @@
     const detail = document.getElementById("detail");
     markRow(address);
     scrollToRow();
-    // What the reader chose stays, also while the tree is refreshed.
+    // Keep the selected row while the tree is refreshed.
     detail.setAttribute("data-keep", "");
     tree.closest(".panes").classList.add("chosen");
     htmx.ajax("GET", `${tree.dataset.base}/step?key=${encodeURIComponent(address)}`, { source: detail, target: "#step", swap: "outerHTML" })
@@ -144,7 +144,7 @@
     if (getChosen()) openRow(getChosen());
     else location.reload();
   });
-  // Text that is arriving: the reply of the model, and the output of running steps.
+  // Arriving text: the model's reply and the output of running steps.
   document.getElementById("live")?.addEventListener("partial", (event) => {
     const draft = document.getElementById("draft");
     if (!draft) return;
@@ -208,14 +208,14 @@
     if (find && find.value) findRows();
   });
 
-  // A run that goes on has more entries than the slider knew. One that stood at the end is there again when it is over.
+  // While the run continues, extend the slider. If it was at the end, move it to the new end.
   const body = document.getElementById("body");
   const range = document.getElementById("k");
   if (body && range) {
     new MutationObserver(() => {
       const total = document.getElementById("body").dataset.entries;
       if (!total || total === range.max) return;
-      // Not while a person writes into the form of a fork there.
+      // Not while the user types into the fork form there.
       const isLast = range.value === range.max && !moved && !document.getElementById("moment").contains(document.activeElement);
       range.max = total;
       document.getElementById("k-total").textContent = total;
@@ -230,17 +230,17 @@
 
   const prefix = document.querySelector("a.brand").getAttribute("href").replace(/\/$/, "");
   const places = { i: "/", r: "/runs", c: "/chat", t: "/tasks" };
-  let begun = false;
+  let isPrefixed = false;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.closest("input, textarea, select, dialog")) return;
     const key = event.key;
-    if (begun) {
-      begun = false;
+    if (isPrefixed) {
+      isPrefixed = false;
       if (places[key]) location.assign(prefix + places[key]);
       return;
     }
-    if (key === "g") { begun = true; setTimeout(() => { begun = false; }, 1500); return; }
+    if (key === "g") { isPrefixed = true; setTimeout(() => { isPrefixed = false; }, 1500); return; }
     if (key === "?") { document.getElementById("keys").showModal(); event.preventDefault(); return; }
     if (key === "/") {
       const search = document.querySelector("input[type=search]");
