@@ -35,8 +35,8 @@ from metier.version import __version__
 logger = logging.getLogger("metier.protocols")
 
 INSTRUCTIONS = (
-    "Tasks and agents of a Metier workspace. A call starts a durable run. If it needs approval, it waits for a user, who "
-    "decides elsewhere; no answer from this client approves anything."
+    "Tasks and agents of a Metier workspace. A call starts a durable run. If it needs approval, it waits for a user, "
+    "who decides elsewhere; no answer from this client approves anything."
 )
 
 
