@@ -30,6 +30,7 @@ type FailureReason = Literal["refusal", "truncated", "empty", "invalid_json", "i
 SUMMARY_CHARACTERS = 2_000
 DECISION_KEYS = frozenset(ModelDecision.__struct_fields__)
 
+# Limited to 4,000 characters, so that a long reply with an unrelated `{` is not searched to its end.
 _BROKEN_DECISION = re.compile(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
 _FINISH_TEXT = re.compile(r"(?:```\w*\s*)?\{.*\}(?:\s*```)?\Z", re.DOTALL)
 

@@ -93,6 +93,7 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
         try:
             reply = await candidate.provider.reply(asked, observe=_record_text(turn.observe, shown))
         except anyio.get_cancelled_exc_class():
+            # The event keeps the text that the user has already seen.
             turn.emit(_interrupted(structs.replace(meta, latency_ms=_since(started, turn)), shown, turn))
             raise
         except CallFailed as failure:

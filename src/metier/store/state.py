@@ -218,6 +218,7 @@ class StateStore:
                     return duplicate.result
                 if time.monotonic() > deadline:
                     raise
+                # Stores don't notify about messages, so another worker's result is polled for.
                 time.sleep(_POLL_SECONDS)
                 continue
             return self._answer(claim, work)

@@ -36,6 +36,7 @@ _RELATED = word_set(
     sess sessid session sessionid sid signin signing token tokens vault webhook
     """
 )
+"""Words that suggest a secret nearby."""
 _STRONG_WORDS = ("token", "secret", "key", "passw", "passp", "cookie", "sess", "sid", "credential", "bearer", "pat")
 _RELATED_TO_HEX = (*_STRONG_WORDS, "rotate", "revoke", "leaked", "authenticate")
 _STRONG = re.compile(
@@ -49,6 +50,7 @@ _HARMLESS = word_set(
     example cache version build gpg recv font svg png pubkey thumbprint signature chunk anchor placeholder
     """
 )
+"""Words near hashes, ids and encoded data, which are not secrets."""
 _VENDORS = word_set(
     """
     adyen agora airtable alchemy algolia amplitude anthropic appcenter assemblyai auth0 axiom azure betterstack binance
@@ -73,6 +75,7 @@ _STRONG_BEFORE_UUID = re.compile(
 _ASKING = word_set(
     "key keys token tokens secret secrets password credential credentials rotate revoke leaked authenticate"
 )
+"""Words that, together with a vendor, mark a plain hash or UUID as a key."""
 _IN_QUERY = re.compile(r"(?:token|key|secret|sig|auth|session|code)=\Z")
 _CODE = re.compile(r"[;{}=<>\\]|\w\(")
 _IDS = re.compile(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)

@@ -29,6 +29,7 @@ _LAST_WORDS = word_set(
     "password passwd passw passphrase passcode pwd secret token apikey credential credentials authorization "
     "cookie psk accesskey secretkey privatekey authtoken accesstoken"
 )
+"""Last words of the names of secrets."""
 _KEY_KINDS = word_set(
     "api access private secret auth encryption encrypt signing sign master account shared license client service admin "
     "deploy storage ssh webhook hmac jwt app consumer subscription security session crypto ingest preshared psk "
@@ -40,12 +41,16 @@ _KEY_KINDS = word_set(
     "codecov etsy finnhub freshbooks intercom kraken kucoin lob mapbox mattermost messagebird nytimes rapidapi "
     "sendbird squarespace trello twitch twitter yandex zendesk hubspot shopify alchemy infura etherscan binance"
 )
+"""Words before `key` that make it a secret, unlike `primary_key`."""
 _ORDINARY_TOKENS = word_set("max min page next num pad eos bos unk sep cls mask stop special prev continuation")
+"""Words before `token` that mean a token of text or of a list, such as `max_token`."""
 _PASS_OWNERS = word_set("db database user admin root mysql pg postgres redis smtp mail email ftp ssh login http")
+"""Words before `pass` that make it a password."""
 _QUALIFIERS = word_set(
     "prod production dev development staging stage test live old new backup base primary value "
     "data b64 base64 hex plain plaintext raw"
 )
+"""Last words that are ignored, such as in `PASSWORD_PROD`."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
 _AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)

@@ -136,6 +136,7 @@ class Cleaner:
             return key, self.value(value)
         cleaned = self.text(key)
         if self._redactor.covers(self._safe(key)):
+            # Sanitized only, because `hide` needs whole values.
             return cleaned, self._redactor.hide(self._strings(value))
         if key in self._harmless:
             self._ordinary.add(key)

@@ -70,6 +70,7 @@ class PostgresStore(SqlStore):
         """Entries that a server crash may lose."""
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        # Before the first entry: a partition can't be added once the rest has entries of its day.
         await self._add_day(row.run_id)
         await super().create_run(row, entries)
 
@@ -97,6 +98,7 @@ class PostgresStore(SqlStore):
             durable = True
             await super().append(lease, lost[0].seq, [*lost, *entries], durable=durable)
         except LeaseLost:
+            # Another process continues the journal, so these entries must not be written again.
             self._unflushed.pop(lease, None)
             raise
         if durable and entries:
@@ -106,6 +108,7 @@ class PostgresStore(SqlStore):
 
     async def release_lease(self, lease: Lease) -> None:
         await super().release_lease(lease)
+        # This commit is durable, and so are all earlier ones.
         self._unflushed.pop(lease, None)
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:

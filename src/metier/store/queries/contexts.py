@@ -204,6 +204,7 @@ async def _redeem(db: Session, context_id: str, redemption: Redemption) -> Conte
     )
     again = None
     if not redeemed:
+        # The version has grown since: the same message may have consumed the token before a crash.
         again = await db.fetch_one(
             "SELECT 1 FROM context_state WHERE context_id = ? AND version > ? AND resume_token = ?"
             f" AND resume_token <> '' AND {_HAS_NOT_ENDED}",

@@ -34,7 +34,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     name: Literal["sqlite", "postgres"]
     seconds_from_now: str
-    """A point in time. The placeholder is the number of seconds, or NULL for never."""
+    """A point in time. The placeholder is the number of seconds, 0 for the current time, or NULL for never."""
     blob_time_from_now: str
     """The same in the format of `blobs.put_at`."""
     lease_end: str

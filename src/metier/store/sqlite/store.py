@@ -395,6 +395,7 @@ class SqliteStore(SqlStore):
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         lease = await super().take_lease(run_id, owner=owner, seconds=seconds)
+        # The reserve may have been freed when the disk was full.
         if not self._file.ballast.exists():
             await self._file.in_thread(self._file.ballast.restore)
         return lease
