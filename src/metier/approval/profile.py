@@ -20,7 +20,7 @@ READ_ONLY = "It only reads, and runs in the read-only sandbox"
 WRITE_ACCESS = "It needs write access: in the read-only sandbox it failed with"
 
 type ReadingLevel = Literal["full", "kernel", "none"]
-"""The level of the sandbox that encloses commands that run without a question."""
+"""The sandbox level of commands that run without approval."""
 
 
 def is_profile_reason(reason: str) -> bool:

@@ -14,7 +14,7 @@ from metier.approval.matchers import Test
 type Decision = Literal["allow", "ask", "deny"]
 type Listed = Literal["tools", "skills", "tasks"]
 type OutsideScripts = Mapping[str, tuple[str, ...]]
-"""Paths of scripts outside of their folders that skills name, by canonical name."""
+"""The scripts outside its folder that each skill names, by the skill's canonical name."""
 type ScopeKind = Literal["host", "agent", "task", "step", "skill"]
 
 ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
@@ -78,7 +78,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     tools: RuleList = NO_RULES
     tasks: RuleList = NO_RULES
     is_trusted: bool = True
-    """Allow rules of untrusted skills and clones are ignored; their deny rules apply."""
+    """False for untrusted skills and clones: their allow rules are ignored, and their deny rules apply."""
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
     limits: Mapping[Listed, frozenset[str]] = msgspec.field(default_factory=dict[Listed, frozenset[str]])

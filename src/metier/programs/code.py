@@ -105,7 +105,7 @@ def _list_program(line: CommandLine) -> Iterator[Path]:
         return
     arguments = line.words[1:]
     prefix = program.parent.parent
-    # The packages of a virtual environment are as much its code as the program.
+    # The packages of a virtual environment are code of the program too.
     yield prefix if (prefix / "pyvenv.cfg").is_file() else program.parent
     # A linked program loads its libraries from the folder of its target.
     yield program.resolve().parent

@@ -225,7 +225,7 @@ async def open_program(
     stderr: int = subprocess.PIPE,
     pass_fds: Sequence[int] = (),
 ) -> Process:
-    """Start a program in a session of its own, with its output in pipes. Raises `OSError`."""
+    """Start a program in its own session, with its output in pipes. Raises `OSError`."""
     return await anyio.open_process(
         [*program.command, *arguments],
         stdin=stdin,

@@ -100,9 +100,9 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     show_output: ShowOutput | None = None
     """Receives the output of the call's program while it runs; None without observers."""
     spool: Path | None = None
-    """File in which the wrapper of a child process records its start and end, even if the agent dies."""
+    """File in which the supervisor of a child process records its start and end, even if the agent dies."""
     attempt: int = 1
-    """Counts the times the call was started on purpose; a repetition after a crash is the same attempt."""
+    """Number of intended starts of the call. A repetition after a crash is the same attempt."""
     answers: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
     """The user's answers to this call's questions so far."""
     artifacts: Path | None = None

@@ -35,6 +35,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"MM\x00*", "image/tiff"),
 )
 _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+"""A page of a PDF document. The count is an estimate, because pages may be in compressed objects."""
 _NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})
 """JPEG markers in the range of frame headers that are not frame headers."""
 

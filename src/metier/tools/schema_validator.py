@@ -94,7 +94,7 @@ class Validation(NamedTuple):
 
 
 class _Pattern:
-    """A compiled pattern with `search`, as JSON Schema means it."""
+    """A compiled pattern that is searched in a text, as JSON Schema requires."""
 
     def __init__(self, text: str) -> None:
         """Raises `BadPattern`."""

@@ -23,7 +23,7 @@ def list_names(tools: Iterable[Tool]) -> frozenset[str]:
 
 
 class Obstacle(Struct, frozen=True):
-    """Why a call cannot run, whatever the rules say."""
+    """The reason why a call cannot run, whatever the rules say."""
 
     code: str
     reason: str

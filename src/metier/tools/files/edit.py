@@ -242,7 +242,7 @@ class Write:
         return await run_sync(partial(preview_write, self._scope, path, str(arguments["content"]), buffered=buffered))
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """A path outside of the workspace, or one that is protected."""
+        """Reject a path that is outside the workspace or protected."""
         return self._scope.refuse(str(arguments["path"]), writes=True)
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
@@ -267,7 +267,8 @@ class Write:
             return False
 
     def _write(self, path: str, content: str, context: ToolContext, *, buffered: str | None) -> tuple[str, str]:
-        """The sentence for the model, and the change as a diff."""
+        """Change the file. Returns the message for the model, and the diff."""
+        # JSON allows lone surrogates, which strict UTF-8 would reject.
         data = content.encode("utf-8", "surrogatepass")
         with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
             before = read_target(target)
@@ -319,7 +320,7 @@ class Edit:
         return await run_sync(preview_edit, self._scope, arguments, buffered)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """A path outside of the workspace, or one that is protected."""
+        """Reject a path that is outside the workspace or protected."""
         return self._scope.refuse(str(arguments["path"]), writes=True)
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
@@ -334,7 +335,7 @@ class Edit:
         return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
     def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, buffered: str | None) -> tuple[str, str]:
-        """The sentence for the model, and the change as a diff."""
+        """Change the file. Returns the message for the model, and the diff."""
         path = str(arguments["path"])
         with self._scope.open_target(path, create_folders=False, guard=context.paths) as target:
             before = read_target(target)

@@ -115,7 +115,7 @@ def describe_written(scope: Scope, text: str, context: ToolContext) -> dict[str,
 
 
 def check_base(path: str, before: bytes | None, context: ToolContext) -> None:
-    """Check that the file is still in the state that the user approved; another state is another change."""
+    """Raise `ToolFailed` if the file is no longer in the state for which the user approved the change."""
     if context.base_hash is not None and hash_bytes(before) != context.base_hash:
         raise ToolFailed(
             f"File {path!r} changed since the change to it was approved", hint="Read it and ask again", code="conflict"

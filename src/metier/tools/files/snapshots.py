@@ -94,6 +94,7 @@ class Snapshots:
         """Take a snapshot and return its name. The same content and modes give the same name."""
         self._open()
         self._forget_repositories()
+        # With exit code 1, some files could not be read, and all others are in the index.
         try:
             self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
         except Unavailable:
@@ -249,6 +250,7 @@ class Snapshots:
             self._borrow(*repository)
             lines.insert(0, _read_text(repository[1] / "info/exclude"))
         (self._git / "info/exclude").write_text("\n".join([*lines, ".metier-*.tmp", ""]), encoding="utf-8")
+        # Last, so that a folder that was left incomplete by a kill is built again.
         (self._git / "ready").touch()
 
     def _forget_repositories(self) -> None:
@@ -269,6 +271,7 @@ class Snapshots:
 
     def _borrow(self, own: Path, shared: Path) -> None:
         """Use the repository's objects and a copy of its index, to avoid reading and storing unchanged files again."""
+        # Objects with SHA-256 names can't be used by a repository with SHA-1.
         if "objectformat" in _read_text(shared / "config").lower():
             return
         (self._git / "objects/info/alternates").write_text(f"{shared / 'objects'}\n")

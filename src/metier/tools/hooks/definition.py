@@ -235,6 +235,7 @@ _PIECES = re.compile(r"[^\s'\"`;&|()<>=,{}\[\]]+")
 
 def expand_folder(text: str, workspace: Path) -> str:
     """Replace the variables for the project's folder."""
+    # A function, because `re` would interpret backslashes in a replacement string.
     return _FOLDER.sub(lambda _: str(workspace), text)
 
 

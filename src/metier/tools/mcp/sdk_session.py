@@ -91,6 +91,7 @@ class _Bounded(httpx2.AsyncByteStream):
 MAX_GARBAGE_LINES = 1_000
 """Some servers print a greeting to standard output. One that prints more than this does not follow the protocol."""
 _WORDS_SECONDS = 2.0
+"""Time to learn how a process ended after it closed its output."""
 
 type Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
@@ -100,6 +101,7 @@ async def stdio_transport(
     command: Command, ending: Ending, *, log: ServerLog, max_message_bytes: int
 ) -> AsyncGenerator[Streams]:
     """Start a server and yield its message streams. Leaving the block kills its whole process tree."""
+    # Without buffers, so that a server that floods is slowed down instead of filling the memory.
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)

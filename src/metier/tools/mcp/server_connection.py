@@ -120,7 +120,7 @@ class SessionEnded(Exception):
 
 @dataclass(slots=True)
 class Ending:
-    """The end of a session, for the tasks that wait for it."""
+    """The end of a conversation, for the tasks that wait for it."""
 
     happened: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""

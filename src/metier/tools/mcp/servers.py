@@ -124,7 +124,7 @@ def _read_file(file: Path, *, workspace: Path) -> bytes | None:
 
 
 def parse_mcp_config(data: bytes, *, file: str) -> McpConfig:
-    """Raises `ConfigError` with every problem found."""
+    """Parse the servers. Raises `ConfigError` with every problem found."""
     reading = _read_servers(data, file=file)
     if has_errors(reading.problems):
         raise ConfigError(
@@ -245,7 +245,7 @@ class _FileReading(Struct, frozen=True):
 
 
 def _read_servers(data: bytes, *, file: str) -> _FileReading:
-    """Every valid server, and every problem of the others."""
+    """Read all valid servers, and the problems of the others."""
     if len(data) > MAX_BYTES:
         message = f"The file is larger than {MAX_BYTES} bytes"
         problem = Problem(severity="error", code="file_too_large", message=message, file=file, line=1)

@@ -51,6 +51,7 @@ def build_environment(base: Mapping[str, str], allow: Iterable[str] = ()) -> dic
     """
     patterns = tuple(allow)
     passed = {name: value for name, value in base.items() if _matches(name, ORDINARY) or is_allowed(name, patterns)}
+    # A proxy URL may contain a password, which programs must not see.
     passed |= {name: base[name] for name in PROXIES if name in base and not _has_password(base[name])}
     folders = [folder for folder in base.get("PATH", "").split(os.pathsep) if Path(folder).is_absolute()]
     return passed | {"PATH": os.pathsep.join(folders) or os.defpath}

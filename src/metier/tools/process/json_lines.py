@@ -55,7 +55,7 @@ class JsonLinesChild:
 
     @classmethod
     async def start(cls, child: ChildModule) -> Self:
-        """Raises `ToolFailed`."""
+        """Start the child. Raises `ToolFailed`."""
         command = Command(
             # -B: bytecode next to a skill's modules would change the bytes that the user trusted.
             arguments=[sys.executable, "-I", "-B", "-X", "utf8", "-m", child.module],
@@ -106,6 +106,7 @@ class JsonLinesChild:
     async def _exchange(self, request: Mapping[str, JsonValue], respond: Respond | None, *, ends: bool) -> Line:
         reply: Line = {}
         ended: _ChildEnded | None = None
+        # The task group would wrap a `ToolFailed` into an exception group.
         with unwrapped():
             async with anyio.create_task_group() as reader:
                 # Read the log while waiting: a child that has filled the pipe would block and never reply.

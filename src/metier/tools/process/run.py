@@ -110,7 +110,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def build_own_command(program: Program, *arguments: str, folder: Path) -> Command:
-    """Build the command of a program that runs outside of every sandbox: `uv`, a notification, an accepted server."""
+    """Build the command of a program that runs without a sandbox: `uv`, a notification, an accepted server."""
     return Command(
         arguments=[*program.command, *arguments],
         folder=folder,
@@ -242,6 +242,7 @@ class ProcessTree:
     async def _start_supervised(
         cls, command: Command, limits: ProcessLimits, launch: Launch, *, environ: int, stdin: int
     ) -> Self:
+        # Before the supervisor starts, so that recovery never sees the step running without its lock.
         lock = hold(command.spool) if command.spool else -1
         watch, record = _record_launch(launch)
         # Closing `control` stops the program. The kernel does that too if the agent dies, so none outlives it.
@@ -347,6 +348,7 @@ class ProcessTree:
         words = line.split()
         if words[:1] == ["!"]:
             return Ended(exit_code=None, problem=os.strerror(int(words[1])))
+        # Without a complete report, the supervisor was killed, and its processes may still run.
         if len(words) != 4:
             left = await _kill_marked(self._mark)
             return Ended(exit_code=None, signal=signal.SIGKILL, left=left, moved=tuple(settle(self._record)))
@@ -390,6 +392,7 @@ def _open_environ(environment: Mapping[str, str]) -> Generator[int]:
 
 def _render_limits(command: Command, limits: ProcessLimits) -> str:
     resources = dict(command.confinement.resources) if command.confinement else {}
+    # The stricter one of the sandbox's and the caller's limit applies.
     for name, value in limits.resources.items():
         resources[name] = min(value, resources.get(name, value))
     return ",".join(f"{name}={value}" for name, value in resources.items())
@@ -437,6 +440,7 @@ async def _feed(stream: ByteSendStream, data: bytes) -> None:
 async def _kill_marked(mark: str) -> int:
     """Kill the processes of a dead supervisor by their mark. Returns the number that remain after three seconds."""
     with anyio.move_on_after(3):
+        # Repeated, because a process may fork between the listing and the kill.
         while marked := list_marked(mark):
             for process in marked:
                 try:

@@ -121,6 +121,7 @@ def run(order: Order, started: "Started", wake: int) -> tuple[str, int]:
     if ended is None and why == ORDERED:
         ended = stop_politely(child, order, wake)
     left = kill_everything(child)
+    # With bubblewrap, only the first process inside the sandbox knows how the command itself ended.
     inner = os.read(started.inner, 16) if started.inner >= 0 else b""
     if inner and not why:
         ended = int(inner)
@@ -173,6 +174,7 @@ def start(order: Order) -> Started:
     for descriptor in (writable, order.environ, theirs):
         if descriptor >= 0:
             os.close(descriptor)
+    # The other end is closed on exec, so nothing to read means that the command was started.
     error = os.read(readable, 16)
     os.close(readable)
     return Started(child, int(error or b"0"), inner)
@@ -267,6 +269,7 @@ def wait_for_end(child: int, order: Order, wake: int) -> tuple[int | None, int]:
         if wake in ready:
             drain(wake)
         if order.control in ready and not os.read(order.control, 16):
+            # The command may have ended at the same moment, which is not a stop.
             ended = reap(child)
             return ended, 0 if ended is not None else ORDERED
         if order.processes and count(order.processes) > order.processes:

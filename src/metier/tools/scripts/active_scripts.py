@@ -143,7 +143,7 @@ class ScriptCatalog:
         return listed if skill_name is not None else {name: scripts for name, scripts in listed.items() if scripts}
 
     def find_package(self, skill_name: str) -> SkillPackage:
-        """Raises `ScriptFailed`: `invalid_name` or `not_found`."""
+        """Return a skill's package. Raises `ScriptFailed`: `invalid_name` or `not_found`."""
         package = self._packages.get(parse_skill_name(skill_name))
         if package is None:
             raise ScriptFailed("not_found", f"Skill {skill_name!r} not loaded or installed")
@@ -153,7 +153,10 @@ class ScriptCatalog:
         return self._packages[canonical_name(name)]
 
     def get_script(self, skill_name: str, script_name: str) -> tuple[SkillPackage, Script]:
-        """Raises `ScriptFailed`: `invalid_name`, `not_found`, or `permission_denied` for a symbolic link."""
+        """Return a script and its skill's package.
+
+        Raises `ScriptFailed`: `invalid_name`, `not_found`, or `permission_denied` for a symbolic link.
+        """
         file_name = parse_script_name(script_name)
         package = self.find_package(skill_name)
         for script in discover_scripts(package.definition):

@@ -42,6 +42,7 @@ def read_script(path: Path) -> bytes:
     if path.is_symlink():
         raise ToolFailed(f"Script {path.name!r} is a symbolic link", code="permission_denied")
     try:
+        # O_NOFOLLOW: a link may replace the file after the check above.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(descriptor, "rb") as file:
             return file.read()
@@ -176,6 +177,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
                 listed.write_text(requirements, encoding="utf-8")
                 hashes = ["--require-hashes"] if locked else []
                 options = ["--no-build", "--no-sources", *hashes, "--python", str(python.interpreter)]
+                # Compiled now, because scripts run with PYTHONDONTWRITEBYTECODE.
                 await self._uv("pip", "install", "--compile-bytecode", *options, "-r", str(listed))
             _move_into_place(python.folder, target)
         finally:

@@ -469,7 +469,7 @@ def _find(catalog: ScriptCatalog, arguments: Arguments, record: _Record) -> tupl
 
 
 def _build_keep_partial(context: ToolContext) -> Callable[[Output, Output], None]:
-    """Return the function that receives the output so far of a script that is interrupted."""
+    """Return the function that receives the output so far of an interrupted script."""
     return lambda stdout, stderr: context.keep_partial(context.clean(render_streams(stdout, stderr)))
 
 

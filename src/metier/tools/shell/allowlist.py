@@ -14,6 +14,7 @@ from metier.tools.shell.line import NotUnderstood, Pipeline, ShellLine, SimpleCo
 from metier.tools.shell.programs import BUILTINS
 
 _NUMBER = re.compile(r"[-+=]?0*([0-7]{4,})")
+"""A mode with at least four digits: the fourth from the right has the setuid and setgid bits."""
 _LETTERS = re.compile(r"(?:[ugoa]*[-+=][rwxXstugo]*)+(?:,(?:[ugoa]*[-+=][rwxXstugo]*)+)*")
 _SETTING = re.compile(r"[+=][rwxX]*s")
 _DISGUISE = str.maketrans("", "", "\\'\"")

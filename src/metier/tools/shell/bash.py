@@ -79,7 +79,9 @@ _SUMMARY_BYTES = 500
 _ERROR_BYTES = 65_536
 """Length of the end of a stream that is searched for a denied write."""
 MAX_FILES = 64
+"""Maximum number of files that an approval covers."""
 MAX_BYTES = 8 * 1_048_576
+"""Of a larger file, only the start is hashed."""
 _RUNNERS = {
     "make": ("GNUmakefile", "makefile", "Makefile"),
     "just": ("justfile", "Justfile", ".justfile"),
@@ -98,7 +100,7 @@ def digest_executed_files(
 ) -> str:
     """Return a hash of the files that a line executes; empty if it executes none of the workspace.
 
-    `text` is split into words if the line is not understood. A file that is missing counts: it may appear later.
+    `text` is split into words if the line is not understood. Missing files count too, because they may appear later.
     """
     if isinstance(line, ShellLine):
         commands = [[word for word in command.argv if word] for command in line.commands]

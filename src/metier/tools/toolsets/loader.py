@@ -209,7 +209,7 @@ async def load_toolsets(
     config: dict[str, JsonValue] | None = None,
     confinement: Confinement | None = None,
 ) -> ToolsetReading:
-    """Start a process for each skill that names toolsets. A toolset that fails becomes a problem; the others load."""
+    """Start a process for each skill with toolsets. A toolset that fails is reported as a problem; the others load."""
     loaded: list[tuple[ToolsetTool, str]] = []
     failed: list[tuple[SkillPackage, LoadFailure]] = []
     clients: list[ToolsetClient] = []

@@ -94,6 +94,7 @@ def find_address(host: str) -> IPv4Address | IPv6Address | None:
 
 def _parse_bracketed(host: str) -> IPv6Address:
     try:
+        # `%` starts a zone index, which names a network interface of this machine.
         return IPv6Address(host[1:-1] if host.endswith("]") and "%" not in host else "")
     except AddressValueError as error:
         raise ValueError(host) from error

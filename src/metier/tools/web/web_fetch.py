@@ -194,6 +194,7 @@ class WebFetch:
 
 def _check_hop(before: WebUrl, url: WebUrl, guard: PathGuard) -> None:
     """Check a redirect. On the same site only deny rules apply; another host or port is judged like a new call."""
+    # The usual upgrade from HTTP to HTTPS stays on the same site.
     is_same_port = url.port == before.port or (before.port, url.port) == (80, 443)
     if _strip(url.host) != _strip(before.host) or not is_same_port:
         guard.check(url.text, key="url")
@@ -290,7 +291,7 @@ _BLANKS = re.compile(r"[ \t\r\n\f\u00a0]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _MAX_QUOTED_ENDS = 4
 MAX_LINKS = 500
-"""Further links keep their text only."""
+"""Maximum number of links with a URL; the others keep only their text."""
 
 
 class _HtmlPiece(Struct, frozen=True):

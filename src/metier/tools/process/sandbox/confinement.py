@@ -116,6 +116,7 @@ ARTIFACTS = "artifacts"
 QUARANTINE = "quarantine"
 """The folder of a run to which protected paths are moved."""
 _ONLINE = (AF_INET, AF_INET6, AF_NETLINK)
+"""Address families for the network. `getaddrinfo` needs netlink to list the machine's addresses."""
 
 type Right = Literal["read", "write", "device"]
 type Grant = tuple[str, Right, list[str]]
@@ -148,7 +149,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     records: Path | None = None
     """The runs folder. It is never writable, except for the artifacts of one run."""
     own: tuple[Path, ...] = ()
-    """Further folders of the agent's own, such as skills."""
+    """More folders of the agent, such as skills."""
     servers: tuple[Path, ...] = ()
     """Files of MCP servers that run outside the sandbox, protected like the agent's own folders."""
     readable: tuple[Path, ...] = ()
@@ -257,7 +258,7 @@ def _grant_by_kernel(reach: Reach, scratch: Path, masked: Iterable[Path]) -> lis
     # Naming a missing path as an exception denies creating files in its folder, and so protects the path.
     missing = (str(reach.workspace / name) for name in reach.closed.absent)
     closed = [*unread, *(str(path) for path in reach.list_closed()), *missing]
-    # Landlock rules apply to the real folder. `/bin` is `/usr/bin`, so both names must be resolved to one exception.
+    # Landlock rules apply to resolved folders. `/bin` often is `/usr/bin`, and an exception must hold for both names.
     around = dict.fromkeys(path.resolve() for path in (*list_system(), *reach.readable))
     return [
         *_grant("read", *around, Path("/proc"), but=[str(path) for path in masked]),
