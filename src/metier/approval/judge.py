@@ -26,6 +26,7 @@ _OBSTACLES = {
     "permission_denied": "host settings",
 }
 """Names of the obstacles that reject a call before any rule."""
+# Journals contain the reasons in this module and replays compare them, so their wording must not change.
 HIGH_RISK = "The risk of this call is high, and only a rule that names its tool can allow it"
 _SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}

@@ -13,6 +13,7 @@ READING_TOOLS = frozenset({"read_skill_files", "skill_search", "plan"})
 """Control tools that only read."""
 
 
+# Journals contain these reasons and replays compare them, so their wording must not change.
 _HIGH_RISK = "asks before calls of high risk"
 _CLAIM = "does not take a tool's own word that it only reads"
 _NOT_READING = "asks before anything that is not reading"

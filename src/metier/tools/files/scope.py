@@ -207,7 +207,8 @@ class Scope:
         if reason := check(path, own_folders=folders if root == self.workspace else ()):
             raise ToolFailed(
                 f"Path {path!r} is protected: it holds {reason}",
-                hint="Only the user may change it",
+                # `decide` quotes the reason of `refuse` in journals, and replays compare it: the wording must not change.
+                hint="Only a person changes it",
                 code="permission_denied",
             )
 
