@@ -166,5 +166,5 @@ def test_a_function_that_cannot_be_described_is_refused_when_it_is_decorated(fun
 
 
 def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(metier.UsageError, match="no tool and no function"):
+    with pytest.raises(metier.UsageError, match="neither a tool nor a function"):
         as_tool(3)  # pyright: ignore[reportArgumentType]

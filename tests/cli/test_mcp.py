@@ -201,7 +201,7 @@ def configure(workspace: Workspace, model: ModelServer, **mcp: object) -> None:
     [
         ("flood", "characters omitted"),
         ("burst", "it sent a message of more than 4194304 bytes"),
-        ("wrong", "something else than the result of a tool"),
+        ("wrong", "is not the result of a tool"),
         ("garbage", "after the garbage"),
         ("refuse", "there is no such thing"),
         ("ask", "asked the model: True"),

@@ -117,7 +117,7 @@ def test_brave_gets_its_key_in_a_header_and_nothing_is_sent_on(
     assert workspace.agent("run", "Search again") == 0
 
     assert len(engine.asked) == 2
-    assert "sends on to another address" in told(model)
+    assert "redirects to another address" in told(model)
     assert key not in json.dumps(model.received)
 
 

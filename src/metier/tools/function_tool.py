@@ -103,7 +103,9 @@ def as_tool(given: Tool | Callable[..., object]) -> Tool:
     if hasattr(given, "info") and hasattr(given, "execute"):
         return cast("Tool", given)
     if not callable(given):
-        raise UsageError(f"{given!r} is no tool and no function", hint="Give functions, or what `metier.tool` made")
+        raise UsageError(
+            f"{given!r} is neither a tool nor a function", hint="Pass functions, or results of `metier.tool`"
+        )
     return _build_tool(given)
 
 

@@ -78,8 +78,8 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
     """Scale an image down, rotate it upright, and save it in a format that every provider accepts."""
     if importlib.util.find_spec("PIL") is None:
         raise ToolFailed(
-            f"The picture {name!r} is too large to be sent as it is, or in a format that vendors do not take ({kind});"
-            f" Pillow, which would change it, is not installed. {hint_extra('images')}",
+            f"The image {name!r} is too large, or providers do not support its format ({kind}), and Pillow, which could"
+            f" convert it, is not installed. {hint_extra('images')}",
             code="image_too_large",
         )
     from PIL import Image, ImageOps, UnidentifiedImageError
@@ -94,7 +94,7 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
             has_holes = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_holes else "RGB")
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _refuse(name, "is damaged: it cannot be unpacked") from error
+        raise _refuse(name, "is damaged: it cannot be decoded") from error
     edge = MAX_EDGE
     while True:
         picture.thumbnail((edge, edge))

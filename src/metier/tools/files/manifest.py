@@ -152,7 +152,7 @@ class ManifestSnapshots:
 
     def _load(self, name: str) -> dict[str, list[object]]:
         if not name.startswith(PREFIX):
-            raise Unavailable("the snapshot before was taken with git, which is not installed any more")
+            raise Unavailable("the snapshot before was taken with git, which is not installed anymore")
         try:
             found: dict[str, list[object]] = json.loads((self._folder / f"{name}.json").read_bytes())
         except OSError as error:

@@ -207,7 +207,7 @@ class Scope:
         if reason := check(path, own_folders=folders if root == self.workspace else ()):
             raise ToolFailed(
                 f"Path {path!r} is protected: it holds {reason}",
-                # `decide` quotes the reason of `refuse` in journals, and replays compare it: the wording must not change.
+                # Journals contain the reasons of `refuse` and replays compare them, so the wording must not change.
                 hint="Only a person changes it",
                 code="permission_denied",
             )

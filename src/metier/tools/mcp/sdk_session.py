@@ -137,7 +137,7 @@ class _Reader(Struct, frozen=True):
                     self.log.add(b"(on standard output, not a message) " + line[:1000] + b"\n")
                 else:
                     await incoming.send(message)
-            reason = "it writes something else than messages to its standard output"
+            reason = "it prints other text than messages to its standard output"
         except anyio.DelimiterNotFound:
             reason = f"it sent a message of more than {self.max_message_bytes} bytes"
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -313,7 +313,7 @@ class _SdkConversation:
                 raise SessionEnded(f"it answered with status {self._http.refused} ({error.message})") from error
             raise ToolFailed(f"The server refused the call: {error.message}", code="server_error") from error
         except ValidationError as error:
-            raise ToolFailed("The server answered with something else than the result of a tool") from error
+            raise ToolFailed("The server's answer is not the result of a tool") from error
         except RuntimeError as error:
             # The SDK's error for a result that violates its schema, and for a server that asks the client something.
             raise ToolFailed(f"The server's answer cannot be used: {error}", code="invalid_output") from error

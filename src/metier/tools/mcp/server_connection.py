@@ -515,12 +515,12 @@ def _check_code(server: ServerDefinition, code: ProgramCode, accepted: str) -> N
     if code.is_open:
         raise ConfigError(
             f"MCP server {server.name!r} may run any code of the workspace, where programs in the sandbox write",
-            hint="Put its code into a folder of its own, or leave it out of mcp.outside_sandbox",
+            hint="Move its code into its own folder, or remove it from mcp.outside_sandbox",
         )
     if code.digest() != accepted:
         raise ConfigError(
             f"The files that MCP server {server.name!r} is started from changed since it was accepted",
-            hint=f"Look at {', '.join(str(root) for root in code.roots)}, then run `agent mcp accept {server.name}`",
+            hint=f"Review {', '.join(str(root) for root in code.roots)}, then run `agent mcp accept {server.name}`",
         )
 
 

@@ -140,7 +140,7 @@ class ToolsetClient:
             return kind.model_validate(reply)
         except ValidationError as error:
             await self.aclose()
-            raise ToolFailed("The toolset gave an answer that cannot be understood") from error
+            raise ToolFailed("The toolset's answer is invalid") from error
         except ToolFailed:
             await self.aclose()
             raise

@@ -135,7 +135,7 @@ class WebFetch:
         url = parse_url(address)
         answer = await self._ask_any(url, await self._list_addresses(url), most, headers=headers)
         if isinstance(answer, str):
-            raise ToolFailed(f"Host {url.host!r} sends on to another address", code="execution_failed")
+            raise ToolFailed(f"Host {url.host!r} redirects to another address", code="execution_failed")
         return answer.data
 
     async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
@@ -165,9 +165,9 @@ class WebFetch:
                 problem = str(error)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 raise ToolFailed(
-                    f"URL {url.text!r} broke off: {type(error).__name__}", code="execution_failed"
+                    f"The connection to {url.text!r} failed: {type(error).__name__}", code="execution_failed"
                 ) from error
-        raise ToolFailed(f"Host {url.host!r} could not be connected to: {problem[:200]}", code="execution_failed")
+        raise ToolFailed(f"Host {url.host!r} cannot be reached: {problem[:200]}", code="execution_failed")
 
     async def _ask(self, url: WebUrl, address: str, most: int, *, more: Mapping[str, str]) -> _Answer | str:
         """Send a request. Returns the answer, or the target of a redirect."""
@@ -199,7 +199,7 @@ def _check_hop(before: WebUrl, url: WebUrl, guard: PathGuard) -> None:
     if _strip(url.host) != _strip(before.host) or not is_same_port:
         guard.check(url.text, key="url")
     elif guard.hides(url.text, key="url"):
-        raise ToolFailed(f"It is sent on to {url.text!r}, which a rule denies", code="permission_denied")
+        raise ToolFailed(f"It redirects to {url.text!r}, which a rule denies", code="permission_denied")
 
 
 def _strip(host: str) -> str:
@@ -234,7 +234,7 @@ class _Unpacker:
     def __init__(self, encoding: str) -> None:
         word = encoding.strip().lower()
         if word not in {"", "identity", "gzip", "x-gzip", "deflate"}:
-            raise ToolFailed(f"The answer is packed as {word[:40]!r}, which was not asked for", code="execution_failed")
+            raise ToolFailed(f"The answer has the unsupported encoding {word[:40]!r}", code="execution_failed")
         # 32: detect a zlib or gzip header.
         self._inflate = None if word in {"", "identity"} else zlib.decompressobj(zlib.MAX_WBITS | 32)
 
@@ -244,7 +244,7 @@ class _Unpacker:
         try:
             return self._inflate.decompress(chunk, most)
         except zlib.error as error:
-            raise ToolFailed("The answer is packed in a broken way", code="execution_failed") from error
+            raise ToolFailed("The compressed answer is damaged", code="execution_failed") from error
 
 
 def _render(answer: _Answer) -> str:
