@@ -60,6 +60,7 @@ def create_app(config: ServerConfig) -> FastAPI:
         version=__version__,
         description=DESCRIPTION,
         openapi_url="/api/openapi.json",
+        # FastAPI's own documentation pages load scripts from a CDN, which the content security policy blocks.
         docs_url=None,
         redoc_url=None,
         # The name of the function, not its path: generated clients keep their method names when a path changes.
@@ -83,6 +84,7 @@ def create_app(config: ServerConfig) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(Exception, _answer_unexpected)
+    # The one added last is outermost: rejected requests count in the metrics too.
     app.add_middleware(Guard, access=state.access)
     app.add_middleware(MetricsMiddleware, metrics=state.metrics)
     return app
@@ -130,6 +132,7 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
                     if pool is not None:
                         drivers.start_soon(pool.work)
                     yield
+                    # Streams first: open ones would keep the server from stopping until the grace period ends.
                     feed.stop()
                     if pool is not None:
                         pool.leave("the server stops")

@@ -93,7 +93,7 @@ def serve(
         port=bound, settings_file=config, flags=given,
     )  # fmt: skip
     codes = LoginCodes(private)
-    codes.clear()
+    codes.clear()  # of a server on this port that was killed
     url = _build_url(options, bound)
     announce = _build_announcement(server_config, url, token_file, as_json=as_json)
     write_served(private, url=options.public_url or url, workspace=opened.host.workspace)
@@ -154,6 +154,7 @@ def _listen(options: ServerOptions) -> socket.socket:
     """Open the socket. Raises `UsageError` if the address is in use or belongs to another machine."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
+    # After a restart, connections of the old process in TIME_WAIT must not block the port.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((options.host.strip("[]"), options.port))
@@ -164,6 +165,7 @@ def _listen(options: ServerOptions) -> socket.socket:
             f"The server cannot listen at {options.host}:{options.port}: {error.strerror}",
             hint="Choose another with --port; 0 takes a free one",
         ) from error
+    # Server processes of `--workers` accept on the same socket.
     listening.set_inheritable(True)
     return listening
 

@@ -99,6 +99,7 @@ class Watcher(Struct, eq=False):
     def put(self, events: list[SentEvent]) -> None:
         if self._is_closed:
             return
+        # Dropping single events would leave a gap. A closed stream reconnects and reads the rest from the log.
         if len(self._queue) + len(events) > QUEUE:
             self.is_slow = True
             self.close()

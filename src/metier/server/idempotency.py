@@ -74,6 +74,7 @@ async def run_once(request: Request, key: str, work: Work) -> Document:
         words: dict[str, JsonValue] = {"wanted": wanted, "at": now.isoformat()}
         noted = NewFact(bucket=_BUCKET, key="what", value=words, ttl_seconds=LIFETIME_SECONDS)
         await contexts.commit(context_id, ContextChange(facts=(noted,)))
+        # Read it back: of two requests at the same time, both must use the digest and time that were stored.
         fact = await contexts.find_fact(context_id, _BUCKET, "what")
     assert fact is not None, "it was written above"
     saved = cast("dict[str, str]", fact.value)  # written above
@@ -99,7 +100,7 @@ async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Documen
         ) from known
     try:
         result = await work(once)
-    except BaseException:
+    except BaseException:  # also if the client disconnects, or the key would be locked until the claim expires
         await contexts.release_claim(claim)
         raise
     await contexts.commit(once.context_id, ContextChange(completion=Completion(claim=claim, result=result)))

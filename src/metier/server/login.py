@@ -70,8 +70,10 @@ def _sign_in(request: Request, state: ServerState, user: User, following: str) -
         state.access.sessions.issue(user, now=state.host.clock.now()),
         max_age=int(state.options.session_hours * 3600),
         path=state.base_path or "/",
+        # Not always: on loopback the console is served without TLS.
         secure=request.url.scheme == "https",
         httponly=True,
+        # A link from another site opens the console signed out, but no other site can use the session.
         samesite="strict",
     )
     return response

@@ -128,6 +128,7 @@ class _Supervisor:
             target=_run_child, args=(self.config, self.listening, is_ready, reading), name="metier-server"
         )
         process.start()
+        # Only the child may hold this end; otherwise it would never see the end of the pipe.
         reading.close()
         return _Child(process, is_ready, writing)
 
@@ -157,6 +158,7 @@ class _Supervisor:
         for child in self.children:
             child.process.terminate()
         for child in self.children:
+            # uvicorn waits for open requests, then for the lifespan, which releases runs.
             child.process.join(2 * GRACE_SECONDS)
             child.process.kill()
             child.leash.close()
@@ -169,7 +171,7 @@ def _run_child(config: ServerConfig, listening: socket.socket, is_ready: Event, 
 
 def _end_with_parent(leash: Connection) -> None:
     try:
-        leash.recv_bytes()
+        leash.recv_bytes()  # nothing is ever sent: it returns when the parent is gone
     except EOFError:
         os.kill(os.getpid(), signal.SIGTERM)
 

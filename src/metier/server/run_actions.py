@@ -52,6 +52,7 @@ async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *
             "The file changed since this diff was made",
             hint="Deny it; the model then reads the file and asks again",
         )
+    # The decision is durable before the run is woken: if the server dies in between, the next sweep continues the run.
     decided = await state.runtime.approvals.decide(question, reply)
     await continue_run(state, question.row.run_id)
     return decided

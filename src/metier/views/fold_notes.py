@@ -1,7 +1,7 @@
 """Notes for events that are not steps: headings, warnings, details. Pure; `fold` calls it.
 
-Each event type is folded into a field of the view, has a note here, or is listed in `UNSEEN`. Others get the text of the
-log lines.
+Each event type is folded into a field of the view, has a note here, or is listed in `UNSEEN`. Others get the text
+of the log lines.
 """
 
 from collections.abc import Callable

@@ -98,6 +98,7 @@ class _Scale:
         # Time before the first work is time in the queue.
         starting = [_Span(0.0, 0.0), *covered]
         idle = [_Span(before.end, after.start) for before, after in pairwise(starting)]
+        # Short pauses between calls stay to scale; only waits that dwarf the work are compressed.
         least = max(_MIN_IDLE_SECONDS, 0.05 * self.busy)
         longest = sorted((span for span in idle if span.end - span.start > least), key=lambda s: s.start - s.end)
         self._idle = sorted(longest[:_MAX_GAPS], key=lambda span: span.start)

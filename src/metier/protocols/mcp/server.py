@@ -152,6 +152,7 @@ async def open_http(endpoint: McpEndpoint, *, hosts: Sequence[str] | None = LOOP
         app=build_server(endpoint),
         security_settings=security,
         session_idle_timeout=IDLE_SECONDS,
+        # Escapes in JSON make a text longer than its characters.
         max_request_body_size=2 * MAX_ARGUMENT_CHARACTERS,
         max_sessions=MAX_SESSIONS,
     )

@@ -49,6 +49,7 @@ async def read_queue(state: ServerState) -> QueueHealth:
     now = state.host.clock.now()
     oldest = max((max(0.0, (now - row.updated_at).total_seconds()) for row in rows), default=0.0)
     lost = sum(bool(row.left_by) for row in rows)
+    # Idle workers leave no trace in the store, so only those that drive a run are seen.
     driven = await store.search_runs(RunSearch(statuses=("in_progress", "delegating")), limit=_MAX_COUNTED)
     has_worker = state.pool is not None or any(row.driver and row.queue == state.queue for row in driven)
     finding = _build_finding(len(rows), oldest, lost=lost, has_worker=has_worker)

@@ -245,6 +245,7 @@ async def list_artifacts(state: State, run: RunName) -> Response:
     """List the artifacts of a run with their sizes."""
     row = await state.runtime.find(run)
     folder = state.runtime.folder(row.run_id) / "artifacts"
+    # Programs of the run write here: a symlink could point to any file of this machine.
     files = sorted(file for file in folder.glob("*") if file.is_file() and not file.is_symlink())
     return answer_page(state, [{"name": file.name, "bytes": file.stat().st_size} for file in files])
 
@@ -254,6 +255,7 @@ async def get_artifact(state: State, run: RunName, name: Annotated[str, Path(max
     """Download an artifact. Browsers never show it as a page of this server."""
     row = await state.runtime.find(run)
     folder = state.runtime.folder(row.run_id) / "artifacts"
+    # By comparing names instead of joining paths, so that `..` finds nothing.
     file = next((each for each in folder.glob("*") if each.name == name), None)
     if file is None or not file.is_file() or file.is_symlink():
         raise HttpProblem(404, "artifact_unknown", f"Run {row.run_id!r} has no artifact of this name")

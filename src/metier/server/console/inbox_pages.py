@@ -23,6 +23,7 @@ from metier.views.form_fields import build_fields, parse_values
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+# Not any path: a form of another page could otherwise redirect the user to an action.
 _BACK_PATH = re.compile(r"/(chat|runs)/[\w-]{1,200}")
 
 

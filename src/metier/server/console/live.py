@@ -115,7 +115,7 @@ async def stream_changes(page: Here, run: str = "") -> Response:
 
 async def _watch_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
     with pulse.watching():
-        seen = -1
+        seen = -1  # the first message comes at once: the page may have missed changes while it loaded
         while True:
             await pulse.wait(seen)
             if pulse.has_failed:

@@ -119,6 +119,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
     async def read_form(self) -> dict[str, str]:
         """Read the fields of a form; of repeated ones the last."""
+        # No files: they would be spooled to disk before a route could reject them.
         form: FormData = await self.request.form(max_files=0, max_fields=500)
         return {name: value for name, value in form.multi_items() if isinstance(value, str)}
 

@@ -67,6 +67,7 @@ async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> 
     """Return the next matching runs, newest first."""
     found: list[RunRow] = []
     last, scanned = before, 0
+    # One more than a page, to know whether another page follows.
     while len(found) <= PAGE and scanned < _MAX_SCANNED:
         rows = await runtime.store.search_runs(wanted.search, before=last, limit=_READ)
         if not rows:
@@ -94,6 +95,7 @@ def build_listed(row: RunRow) -> ListedRun:
 
 
 async def read_last_day(runtime: Runtime, *, now: datetime) -> LastDay:
+    # Whole hours, because the store counts by clock hour.
     began = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
     counts = await runtime.store.usage.count_by_hour(since=began)
     runs, failed = Counter[str](), Counter[str]()

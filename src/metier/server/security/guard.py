@@ -152,6 +152,7 @@ class Guard:
                 "The server is not available under this host name",
                 hint="Name the host in server.allowed_hosts",
             )
+        # Public paths too: other sites must not be able to submit the sign-in form.
         _check_site(headers, method, access.allowed_hosts)
         receive = _bounded(receive, headers, limit=access.max_body_bytes)
         user = self._find_user(scope, headers, path)
@@ -165,6 +166,7 @@ class Guard:
             raise self._ask_to_sign_in(headers, path, method)
         if not (user.role == "peer" and access.is_protocol(path)):
             _check_role(user, access.get_min_role(path, method))
+        # A token in a header can't be sent by another site's page, so only browser sessions need a CSRF token.
         if method not in SAFE and user.session_id:
             return await self._check_csrf(user, headers, receive)
         return receive
@@ -335,6 +337,7 @@ def _build_headers(nonce: str) -> dict[str, str]:
         "manifest-src 'self'",
         "frame-ancestors 'none'",
         "base-uri 'none'",
+        # htmx inserts HTML through a policy of this name; all other uses of innerHTML fail.
         "trusted-types htmx",
         "require-trusted-types-for 'script'",
     )

@@ -56,7 +56,7 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
     environment = Environment(
         loader=ChoiceLoader(loaders),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a misspelled name in a template is an error and not an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )
