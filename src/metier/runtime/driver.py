@@ -135,12 +135,12 @@ def _join(first: Observer | None, second: Observer | None) -> Observer | None:
 
 
 class _Journal(Struct, frozen=True, kw_only=True):
-    """The journal as a driver knows it before it opens the log."""
+    """Facts about the journal that a driver has before it opens the log."""
 
     known: Sequence[Entry] = ()
-    """First entries of the journal, if they were read already."""
+    """First entries of the journal, if they were already read."""
     code: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Skill code that the parent run continues with."""
+    """Changed skill code that was accepted for the parent run."""
 
 
 # A request to cancel may come from another machine, so it goes through the store.
@@ -148,7 +148,7 @@ class _Journal(Struct, frozen=True, kw_only=True):
 async def bounded(
     stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None, parks: bool = False
 ) -> AsyncGenerator[None]:
-    """Stop the run on a requested end or a timeout; on a timeout the run fails, or pauses if it `parks`."""
+    """Stop the run if its end is requested or its timeout expires. On a timeout it fails, or pauses if it `parks`."""
     async with anyio.create_task_group() as group:
         group.start_soon(_poll_for_end, stopper, store, run_id)
         if timeout_seconds is not None:
@@ -158,7 +158,7 @@ async def bounded(
 
 
 async def request_end(store: Store, run_id: str, failure: RunFailed) -> None:
-    """Ask the present or next driver of the run to end it with this failure."""
+    """Ask the current or next driver of the run to end it with this failure."""
     await store.ask_to_end(run_id, json.encode(failure).decode())
 
 
@@ -168,7 +168,7 @@ async def find_requested_end(store: Store, run_id: str) -> RunFailed | None:
         return None
     try:
         return json.decode(row.ending, type=RunFailed)
-    except DecodeError:  # a request of another version: that the run should end is certain
+    except DecodeError:  # written by another version; the run should end in any case
         return build_cancellation("")
 
 
@@ -181,7 +181,7 @@ def build_timeout(seconds: float) -> RunFailed:
 
 
 def poll_interval(runs: int) -> float:
-    """Return the seconds between two polls for one run of a process that drives so many."""
+    """Return the seconds between two polls of one run, in a process that drives this many runs."""
     return max(POLL_SECONDS, runs / MAX_POLLS_PER_SECOND)
 
 
@@ -210,7 +210,7 @@ async def _end_at_timeout(stopper: Stopper, seconds: float, parks: bool) -> None
 
 
 class RunDriver:
-    """Drives the runs of one workspace. Every change of a run happens here, under its lease."""
+    """Drives the runs of one workspace. It holds the lease of a run during every change."""
 
     def __init__(self, reader: RunReader) -> None:
         self.host = reader.host
@@ -227,9 +227,9 @@ class RunDriver:
         agent: ResolvedAgent,
         queue: str = "",
     ) -> RunState:
-        """Start a run and drive it until it ends or waits for a user."""
+        """Start a run and drive it until it ends or waits for the user."""
         run = await self._prepare(run_id, agent, request, host=self.host)
-        # A run that is left to workers needs the key in their environment, not in this one.
+        # A background run needs the key in the environment of its worker, not in this one.
         if request.mode == "live" and not (options.stopper is not None and options.stopper.is_set):
             self._check_keys(run, options)
         state = await self._begin(run, request, options, queue=queue)
@@ -239,13 +239,13 @@ class RunDriver:
         try:
             check_keys(run)
         except MissingKey:
-            # The skills will not be loaded: report a misspelled one together with the missing key.
+            # The run won't load its skills, so report their problems together with the missing key.
             for problem in run.agent.problems:
                 options.report(problem.render())
             raise
 
     async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions) -> RunState:
-        """Start a run whose ID follows from what requests it, with the settings that the request names.
+        """Start a run whose ID derives from its request, with the settings of the request.
 
         Raises `RunExists` if it has started.
         """
@@ -274,7 +274,7 @@ class RunDriver:
             raised = await options.ask_for_limit(failed) if find_limit(failed) is not None else None
             if raised is None:
                 break
-            # A run that timed out has set its stopper, so that the next drive needs its own.
+            # A timeout has set the stopper, so the next drive needs a new one.
             stopper, seconds = raised.stopper, raised.limits.timeout_seconds or options.timeout_seconds
             again = replace(options, stopper=stopper, timeout_seconds=seconds)
             answer = Answer(by=raised.by, raised=raised.limits, reopens=True)
@@ -298,7 +298,7 @@ class RunDriver:
         try:
             return await self._drive(run_id, options, prepare=restore, answer=answer or Answer(), journal=journal)
         except StoreFull:
-            # The outcome of a run that has ended can be reported without room for a lease.
+            # On a full disk there is no room for a lease, but the outcome of an ended run can be read without one.
             if (state := fold(run_id, entries)).phase in FINAL:
                 return state
             raise
@@ -311,10 +311,7 @@ class RunDriver:
         return replace(run, hooks=hooks)
 
     async def _reopen(self, state: RunState, answer: Answer) -> bool:
-        """Reopen a failed run, children first, so that a kill in between leaves a run that can be reopened again.
-
-        Raises `UsageError`.
-        """
+        """Reopen a failed run and the children that caused its failure. Raises `UsageError`."""
         is_written = False
         chain = await list_chain(self.store, state)
         if not can_reopen(chain[-1]):
@@ -324,7 +321,7 @@ class RunDriver:
             return False
         check_raise(chain[-1], answer.raised, run_id=state.run_id)
         changes = [await self._find_model_change(each, answer, lowest=chain[-1]) for each in chain]
-        # Lowest first: after a crash in between, its parents are still closed, and reopening starts over.
+        # Deepest first: after a crash in between, the parents are still closed and the user can reopen them again.
         for each, change in reversed(list(zip(chain, changes, strict=True))):
             raised = build_entries(chain, each, answer.raised, by=answer.by)
             if not (entries := [*([change] if change is not None else []), *raised]):
@@ -338,7 +335,7 @@ class RunDriver:
         return is_written
 
     async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> ModelChanged | None:
-        """Return the change of the model settings of a run that its provider ended, or that waits for such a child."""
+        """Return the change of model settings for a run that failed by its provider, or for a parent of such a run."""
         entries = await read_entries(self.store, state.run_id)
         if not can_change_model(lowest) or not is_started_here(self.host, state.run_id, entries):
             return None
@@ -360,7 +357,7 @@ class RunDriver:
         )
 
     async def _close_unstarted(self, row: RunRow, status: TaskState) -> None:
-        """End a row without a journal, which only earlier versions left, so that no worker claims it again."""
+        """End a row without a journal, which only earlier versions left, so that no worker claims it."""
         lease = await self.store.take_lease(row.run_id, owner=self.host.owner, seconds=LEASE_SECONDS)
         try:
             await self.store.update_run(lease, {"status": status, "reason": "not_started"})
@@ -456,8 +453,8 @@ class RunDriver:
 
     @asynccontextmanager
     async def _streaming(self, folder: Path, options: DriveOptions) -> AsyncGenerator[PartialStream | None]:
-        """Send partial updates of a run to those who watch: observers, and readers of the file that a worker writes."""
-        # Watchers of a run that a worker drives are in other processes.
+        """Open the stream of partial updates, to the observers and, in a worker, to a file for other processes."""
+        # Only other processes can watch a run that a worker drives.
         file = PartialFile(folder) if options.lease_terms.is_pooled else None
         observers = (*options.partials, *([PartialObserver(show=file.show)] if file is not None else []))
         if not observers:
@@ -477,7 +474,7 @@ class RunDriver:
     ) -> AsyncGenerator[Services]:
         observe = _join(options.observe, stream.observe if stream is not None and stream.wants_text else None)
         async with build_services(run.agent.host, self.store, run=run, observe=observe) as services:
-            # Evaluated for each step: the user may switch to a read-only mode while the run is driven.
+            # Evaluated for each step, because the user may switch to a read-only mode meanwhile.
             def get_denial(action: ActionStep) -> str:
                 if denial := services.find_new_denial(action):
                     return denial
@@ -492,7 +489,7 @@ class RunDriver:
             )
 
     async def _pause_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
-        """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""
+        """Pause until the user accepts the changed files. The answer is recorded first, here or in the asking child."""
         waiting = await get_waiting(self.store, log.state)
         if waiting.run_id != log.state.run_id and answer.is_any:
             stopper = Stopper()
@@ -510,7 +507,7 @@ class RunDriver:
         known: Sequence[Entry] = (),
         stream: PartialStream | None = None,
     ) -> AsyncGenerator[RunLog]:
-        """Hold the lease of a run and its log."""
+        """Hold the lease and the log of a run."""
         options = options or DriveOptions()
         holder, terms = LeaseHolder(store=self.store, owner=self.host.owner), options.lease_terms
         with unwrapped():
@@ -536,7 +533,7 @@ class RunDriver:
         return log.state
 
     async def _apply_requested_end(self, log: RunLog) -> None:
-        """Apply a cancellation requested while no process held the lease, or while the holder had stopped polling."""
+        """Apply a cancellation that was requested while no driver polled for it."""
         if log.state.started is None or log.state.phase in FINAL:
             return
         failure = await find_requested_end(self.store, log.state.run_id)
@@ -547,7 +544,7 @@ class RunDriver:
             await self._reader.approvals.close(log.state.run_id, status=log.state.status)
 
     async def _adopt(self, log: RunLog, services: Services, *, run: PreparedRun) -> None:
-        """Adopt the run, which belongs to this store from here on."""
+        """Record that the run now belongs to this store."""
         assert log.state.started is not None, "only a run that was started elsewhere is adopted"
         adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
         await log.record(seal(adopted, self.host, log.state.run_id), durable=True)
@@ -568,7 +565,7 @@ class RunDriver:
         terms = options.lease_terms
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=terms.lease_seconds)
         run_id, seconds, parks = log.state.run_id, options.timeout_seconds, log.state.limits.on_limit == "park"
-        # Beside the loop, so that a request to end the run or a timeout also stops a model call that hangs.
+        # In parallel to the loop, so that a timeout or a requested end also stops a hanging model call.
         async with (
             delivering(self.host, self.store, is_pooled=terms.is_pooled),
             bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
@@ -585,7 +582,7 @@ class RunDriver:
         answer: Answer | None,
         code: Mapping[str, str],
     ) -> None:
-        """Drive the run, ask the user and follow its children until it ends or the user doesn't answer."""
+        """Drive the run, ask the user and follow its children, until it ends or the user doesn't answer."""
         assert options.stopper is not None
         stopper = options.stopper
         until = None if options.timeout_seconds is None else anyio.current_time() + options.timeout_seconds
@@ -616,12 +613,12 @@ class RunDriver:
             or await self._ask_question(log, services, ask_question, stopper=stopper)
             or await follow_children(log, services, stopper=stopper, drive_child=drive_child)
         ):
-            # The answer was used up by the first pass; questions from here on are new.
+            # The first pass has used the answer. Later questions are new.
             addressed = Addressed(answer=None)
             await drive(log, services, stopper)
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
-        """End the run before any request if its key is missing."""
+        """End the run before the first request if its provider has no key."""
         if (
             isinstance(services.provider, UnavailableProvider)
             and log.state.phase not in FINAL
@@ -629,23 +626,23 @@ class RunDriver:
         ):
             failure = services.provider.failure
             if log.state.phase == "LOAD_SKILL_CATALOG":
-                # The catalog will not be loaded: report a misspelled skill together with the missing key.
+                # The run won't load the catalog, so report problems of skills together with the missing key.
                 report_skill_problems(log, services)
             await log.record(RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
-        """Ask the user about open approvals; False if the run stays paused."""
+        """Ask the user about open approvals. Return False if the run stays paused."""
         remembered = await ask_for_approval(log.state, ask, self._reader.approvals, stopper=stopper)
         return remembered is not None and await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _ask_question(
         self, log: RunLog, services: Services, ask: QuestionAsker | None, *, stopper: Stopper
     ) -> bool:
-        """Ask the user a question or about an interrupted step; False if the run stays paused."""
+        """Ask the user a question or about an interrupted step. Return False if the run stays paused."""
         row = await self.store.find_run(log.state.run_id) if ask is not None and not stopper.is_set else None
         if ask is None or row is None or not waits_for_answer(log.state, "input", "in_doubt"):
             return False
-        # Others see in the index meanwhile that the run waits.
+        # Before asking, so that the index shows meanwhile that the run waits.
         await log.update_index()
         answer: Answer | None = None
         with stopper.interruptible():
@@ -673,21 +670,21 @@ class RunDriver:
             log.emit(notice)
 
     async def _settle(self, log: RunLog) -> None:
-        """Update the index for readers without the journal; cancellation does not interrupt it."""
-        # Shielded, because readers of the index would see a run without a driver as interrupted.
+        """Update the summary and the index, and remove worktrees that are no longer needed."""
+        # Shielded: if a cancellation interrupted this, the index would show the run as interrupted.
         with anyio.CancelScope(shield=True):
             folder = self._reader.folder(log.state.run_id)
             await self._write_summary(log, folder)
             await remove_ended(self.host, self.store, log.state, folder=folder)
 
     async def _write_summary(self, log: RunLog, folder: Path) -> None:
-        # Before the index: a run that is shown as ended is in the totals.
+        # Usage before the index: a run that is listed as ended must be included in the totals.
         await record_usage(self.store, log.state)
         await log.update_index()
         if log.state.started is None or is_current(folder, log.state):
             return
         entries = await read_entries(self.store, log.state.run_id)
-        # The journal is the run: where there is no room for its record, that is written when it next pauses or ends.
+        # The record can be rebuilt from the journal. On a full disk it is written at the next pause or end instead.
         with suppress(OSError, ConfigError):
             clean = build_host_cleaner(self.host).value
             write_record(folder, entries, log.state, now=self.host.clock.now(), clean=clean)

@@ -1,4 +1,4 @@
-"""A chat: one context, one run per message. Its whole state is in the store, so it can be killed at any time."""
+"""A chat: one context with one run per message. Its state is in the store, so the process may die at any time."""
 
 import dataclasses
 import hashlib
@@ -64,9 +64,9 @@ from metier.store.failures import LeaseHeld, VersionConflictError
 CHAT = "chat"
 """Key in a context's state that marks a chat."""
 UNDONE = "undone"
-"""Reason in the index for an undone turn."""
+"""Reason in the index that marks an undone turn."""
 PARTIAL = "partial"
-"""Bucket of partial replies of interrupted turns, by run."""
+"""Bucket of facts with partial replies of interrupted turns, by run."""
 MAX_PARTIAL = 8_000
 MAX_RUNS = 100_000
 """Limit above the number of runs of any conversation."""
@@ -76,15 +76,13 @@ ALWAYS = "always"
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
     context_id: str = ""
-    """A name or the ID of a run; an unknown one starts a conversation, an empty one a new conversation with a fresh
-    ID.
-    """
+    """Name or ID of the conversation. An unknown one starts a new conversation; empty for a new one with a new ID."""
     is_continued: bool = False
     """Continue the most recent conversation."""
     agent: str = ""
     model: str = ""
     may_name_built_in: bool = False
-    """Whether the built-in agent may be named: a user at this machine may bypass the settings' default agent."""
+    """Whether `built-in` may be named to bypass the default agent, which only a user at this machine may do."""
 
 
 class Chat:
@@ -107,7 +105,7 @@ class Chat:
         return resolve_agent(self.runtime.host, self._get_id(self.agent_id), model=self.model)
 
     def _get_id(self, agent_id: str) -> str:
-        """Return the ID for resolving agents. Only a user at this machine may name the built-in one."""
+        """Return the ID for `resolve_agent`."""
         is_named = self._may_name_built_in and is_built_in(self.runtime.host, agent_id)
         return BUILT_IN if is_named else agent_id or BUILT_IN
 
@@ -152,7 +150,7 @@ class Chat:
         await self._commit(ContextChange(facts=self._build_choices()))
 
     def start_new(self) -> None:
-        """Let the next message start another conversation with the same agent and model; this one is kept."""
+        """Start another conversation with the next message, with the same agent and model."""
         self.context_id = self.runtime.host.ids.run_id(self.runtime.host.clock.now())
         self.is_new = True
 
@@ -166,7 +164,7 @@ class Chat:
         self.agent_id, self.model = had.get("agent", self.agent_id), had.get("model", "")
 
     async def find_cost(self) -> float | None:
-        """Return the cost of all runs, summarizers included, or None if a price is unknown."""
+        """Return the cost of all runs including summaries, or None if a price is unknown."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
@@ -181,7 +179,7 @@ class Chat:
         return len(before.turns) - len(after.turns)
 
     async def run_typed(self, command: str, watch: DriveOptions | None = None) -> RunState:
-        """Run a command that the person typed, as a turn of the conversation that no model answers."""
+        """Run a shell command that the user typed, as a turn without a model."""
         agent = self.resolve()
         typed = replace(agent, host=use_typed(agent.host, command))
         watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=get_user()))
@@ -200,7 +198,7 @@ class Chat:
             await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
 
     async def save_choices(self) -> None:
-        """Write down who answers before the first message."""
+        """Store the agent and model before the first message."""
         await self._commit(ContextChange(facts=self._build_choices()))
 
     async def send(
@@ -214,18 +212,18 @@ class Chat:
     ) -> RunState:
         """Send a message and drive the turn until it ends or waits. An open turn is ended first.
 
-        Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
+        Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before any model request.
         """
         watch = watch or DriveOptions()
         agent = self.resolve()
         check_budget(agent.host)
-        # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
+        # Only a user at this machine may attach files outside of the workspace, not the sender of a queued message.
         words = TaskWords(text=message, agent=agent.id, is_typed=is_typed and not watch.lease_terms.queue)
         attached = await run_sync(attach_files, self.runtime.host, words)
         brought = await run_sync(attach_given, given)
         await self.close_open_turn()
         conversation = await self._read()
-        # A turn that is left to workers still needs the summary before it begins.
+        # The summary is needed before the turn, so it is not left to workers like the turn itself.
         summing = DriveOptions() if watch.lease_terms.queue else watch
         conversation = await summarize_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
@@ -237,7 +235,7 @@ class Chat:
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.lease_terms.queue))
 
     async def can_steer(self, message: str) -> bool:
-        """Whether a message can be added to the running turn: settings allow it, and it attaches no files."""
+        """Return True if the message can be added to the running turn: the settings allow it, and it has no files."""
         if self.runtime.host.settings.chat.while_working != "steer":
             return False
         words = TaskWords(text=message, agent=self.resolve().id, is_typed=True)
@@ -245,7 +243,7 @@ class Chat:
         return not (attached.texts or attached.media)
 
     async def find_open_turn(self) -> RunStatus | None:
-        """Return the last turn if it has not ended: after a kill, a stop, or because it waits for an answer."""
+        """Return the last turn if it has not ended, because it waits, was stopped or its process died."""
         missing = await list_missing(self.runtime.store, await self._read())
         if not missing:
             return None
@@ -264,7 +262,7 @@ class Chat:
         return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
 
     def _get_runtime(self, state: RunState) -> Runtime:
-        """Return the runtime; a command that the user typed continues without a model."""
+        """Return the runtime for continuing a run. One of a typed command continues without a model."""
         started = state.started
         if started is None or started.provider != TYPED:
             return self.runtime
@@ -279,7 +277,7 @@ class Chat:
         return state if can_reopen(state) else None
 
     async def close_open_turn(self) -> RunStatus | None:
-        """End a waiting or interrupted turn, and log turns that ended unobserved."""
+        """End a waiting or interrupted turn, and log turns that ended while no chat was open."""
         ended: RunStatus | None = None
         for row in await list_missing(self.runtime.store, await self._read()):
             state = await self.runtime.read(row.run_id)
@@ -291,7 +289,7 @@ class Chat:
         return ended
 
     async def undo(self) -> PastTurn:
-        """Undo the last turn: the conversation continues without it, its journal stays. Raises `UsageError`."""
+        """Remove the last turn from the conversation, but not from the store. Raises `UsageError`."""
         await self.close_open_turn()
         conversation = await self._read()
         if not conversation.turns:
@@ -306,7 +304,7 @@ class Chat:
         return last
 
     async def get_last_turn(self) -> str:
-        """Return the run of the last turn that was not undone, or an empty string."""
+        """Return the run ID of the last turn that was not undone, or an empty string."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         return next((row.run_id for row in rows if is_turn(row)), "")
 
@@ -314,7 +312,7 @@ class Chat:
         return (await self._read()).facts
 
     async def remember(self, text: str) -> KnownFact:
-        """Keep a fact for as long as the conversation lasts: `name: fact`, or a sentence. Raises `UsageError`."""
+        """Remember a fact in this conversation, given as `name: fact` or as a sentence. Raises `UsageError`."""
         name, colon, rest = text.partition(":")
         key, fact = (name, rest) if colon and len(name) <= MAX_KEY_LENGTH and rest.strip() else (name_fact(text), text)
         key, fact = " ".join(key.split()).casefold(), " ".join(self._clean(fact).split())
@@ -365,7 +363,7 @@ class Chat:
         return await read_conversation(self.runtime.store, self.context_id)
 
     async def _begin(self, conversation: Conversation, message: str) -> Conversation:
-        """Claim the next turn. Of two concurrent messages the second fails here, before any request."""
+        """Claim the next turn. Of two concurrent messages, the second fails here, before any model request."""
         state = conversation.state
         turn = state.current_turn + 1 if state.version else 1
         following = dataclasses.replace(state, current_turn=turn, task_state="in_progress", agent_state_detail=CHAT)
@@ -385,7 +383,7 @@ class Chat:
         return await self._read()
 
     async def _keep(self, state: RunState) -> RunState:
-        """Record the outcome of a turn. If this is interrupted, the journal still has it."""
+        """Record the outcome of a turn. After a crash it is restored from the journal."""
         events: tuple[NewEvent, ...] = ()
         stored = (await self._read()).state
         if state.phase in FINAL:
@@ -401,7 +399,7 @@ class Chat:
         return state
 
     async def _end(self, row: RunRow) -> RunState:
-        """End a run that no other process drives; a driven one is not asked to end. Raises `LeaseHeld`."""
+        """Cancel a run without a driver. Raises `LeaseHeld` if another process drives it."""
         if not row.driver:
             state = await self.runtime.cancel(row.run_id, by=CHAT)
             if state.started is None or state.phase in FINAL:
@@ -412,7 +410,7 @@ class Chat:
         )
 
     async def _mark_undone(self, run_id: str) -> None:
-        """Mark the turn as undone in the index, too."""
+        """Mark the turn as undone in the index."""
         driver = LeaseHolder(store=self.runtime.store, owner=self.runtime.host.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
@@ -427,7 +425,7 @@ class Chat:
 
 
 async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
-    """Start or continue a conversation, with its last agent and model. Raises `UsageError`."""
+    """Start or continue a conversation with its last agent and model. Raises `UsageError`."""
     if request.is_continued and request.context_id:
         raise UsageError("--continue and --context exclude each other", hint="Name the conversation, or take the last")
     context_id = request.context_id
@@ -452,7 +450,7 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
 
 
 def is_turn(row: RunRow) -> bool:
-    """Return True for turns of the user that were not undone; summarizer runs are none."""
+    """Return True for a turn of the user that was not undone. Summaries are no turns."""
     return row.agent != SUMMARIZER and row.reason != UNDONE
 
 
@@ -467,7 +465,7 @@ def _stand(state: ContextState, status: TaskState) -> ContextState:
 
 
 async def list_always(chat: Chat) -> list[str]:
-    """List, in words, the calls that are no longer asked about."""
+    """Describe the calls that are no longer asked about."""
     facts = await chat.runtime.store.contexts.list_facts(chat.context_id, bucket=ALWAYS)
     return [str(fact.value) for fact in facts]
 
@@ -480,7 +478,7 @@ async def is_always(chat: Chat, question: ApprovalQuestion) -> bool:
 async def allow_always(chat: Chat, question: ApprovalQuestion) -> None:
     """Stop asking about calls like this one in this conversation; denied calls stay denied."""
     if len(await list_always(chat)) >= MAX_POCKET_FACTS_PER_BUCKET:
-        return  # the oldest would be dropped; the person is asked once more instead
+        return  # the store would drop the oldest one; rather ask again
     key = _build_key(question)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     change = ContextChange(facts=(NewFact(bucket=ALWAYS, key=name, value=key),))
@@ -488,5 +486,5 @@ async def allow_always(chat: Chat, question: ApprovalQuestion) -> None:
 
 
 def _build_key(question: ApprovalQuestion) -> str:
-    """Build the key with the reach of "always in this run", see `build_memory_key`."""
+    """Build a key with the same scope as "always in this run"; see `build_memory_key`."""
     return build_memory_key(build_step(question.tool, question.arguments, call_id=""))

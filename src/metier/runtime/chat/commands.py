@@ -1,4 +1,4 @@
-"""Commands in a chat: those defined in `.agent/commands/NAME.md`, and shell commands that the user types."""
+"""Commands in a chat: custom ones in `.agent/commands/NAME.md`, and shell commands that the user types after `!`."""
 
 import re
 import uuid
@@ -36,9 +36,7 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
     body: str
 
     def fill(self, arguments: str) -> str:
-        """Fill the template: `$ARGUMENTS` is everything after the name, `$1` its first word. Without either, it is
-        appended.
-        """
+        """Fill in the template: `$ARGUMENTS` is the text after the name, `$1` its first word. Else append the text."""
         words = arguments.split()
 
         def find(host: re.Match[str]) -> str:
@@ -53,7 +51,7 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
 
 
 def list_own_commands(host: Host) -> dict[str, OwnCommand]:
-    """List commands by name. Unreadable files are left out; those of a clone apply after it is trusted."""
+    """List custom commands by name, without unreadable files. An untrusted folder has none."""
     folder = host.workspace / COMMANDS_FOLDER
     if not host.trust.is_trusted or not folder.is_dir():
         return {}
@@ -63,7 +61,7 @@ def list_own_commands(host: Host) -> dict[str, OwnCommand]:
 
 
 def check_trusted(host: Host, name: str) -> None:
-    """Raise `UsageError` if the folder defines the command and is not trusted."""
+    """Raise `UsageError` if an untrusted folder defines the command."""
     if (
         not host.trust.is_trusted
         and _COMMAND_NAME.fullmatch(name)
@@ -90,8 +88,8 @@ def _read(file: Path, workspace: Path) -> OwnCommand | None:
     return OwnCommand(name=file.stem, description=described or first, body=body) if body else None
 
 
-# A run whose only call is the command: rules, sandbox and undo are those of every call. No model is asked; this
-# provider makes the one call and returns its output, so that later turns know it.
+# A typed command is a run with one call, so that rules, sandbox and undo work like for every call. This provider
+# requests the call and then returns its output as the reply, so that later turns contain it.
 class TypedCommand:
     """A provider that calls one command and then returns its result."""
 
@@ -133,7 +131,7 @@ class TypedCommand:
 
 
 def use_typed(host: Host, command: str) -> Host:
-    """Return the host with the command as the only provider."""
+    """Return the host with a provider that only runs this command."""
     model = host.settings.model.model_copy(update={"name": TYPED, "allowed_models": ()})
     settings = host.settings.model_copy(update={"model": model})
     return replace(host, provider=TypedCommand(command), settings=settings)

@@ -1,6 +1,6 @@
 """The conversation of a context: its turns, facts and summary, read from the store and written back.
 
-Older turns are summarized by a model, in a run of its own, or from their own words.
+A model summarizes older turns, in a separate run. Without a model, the summary consists of extracts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +68,7 @@ CHOICES = "chat"
 """Bucket of facts with the agent and model of a chat."""
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
-"""Number of runs to check for turns that are missing from the log; a crash loses at most one."""
+"""Number of runs to check for turns that are missing from the log. A crash loses at most one."""
 MAX_NOTES = 12
 _MAX_NOTE_LENGTH = 160
 
@@ -94,10 +94,10 @@ MIN_SUMMARY_CHARACTERS = 20
 MAX_SUMMARIZER_TURNS = 2
 
 
-# The journals of the runs are the truth. The log of the context caches what the next turn needs of each run, so that
-# a turn costs one read and not one per earlier turn; entries that a crash left out are restored from the journals.
+# The journals of the runs are authoritative. The log of the context caches what the next turn needs of each run, so
+# that a turn needs one read instead of one per earlier turn. Entries that a crash lost are restored from the journals.
 class Conversation(Struct, frozen=True, kw_only=True):
-    """The state of a context before its next turn."""
+    """The state of a conversation before its next turn."""
 
     state: ContextState
     turns: tuple[PastTurn, ...] = ()
@@ -111,11 +111,11 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 async def read_conversation(store: Store, context_id: str) -> Conversation:
-    """Read the conversation; that of an unused context is empty."""
+    """Read the conversation, which is empty for an unused context."""
     state = await store.contexts.find_state(context_id) or ContextState(context_id=context_id)
     events = await store.contexts.list_events(context_id)
     undone = {_text(event.payload, "run_id") for event in events if event.event_type == UNDONE}
-    # A turn that was reopened ended more than once: the last end counts.
+    # A reopened turn has ended more than once. The last end counts.
     told = [_read_turn(event) for event in events if event.event_type == TURN]
     turns = list({turn.run_id: turn for turn in told}.values())
     facts = await store.contexts.list_facts(context_id)
@@ -130,14 +130,14 @@ async def read_conversation(store: Store, context_id: str) -> Conversation:
 
 
 async def list_missing(store: Store, conversation: Conversation) -> list[RunRow]:
-    """List runs of the context that the log lacks, oldest first; the last one may not have ended."""
+    """List the runs of the context that are missing from the log, oldest first. The last one may not have ended."""
     rows = await store.list_runs(context_id=conversation.state.context_id, limit=LOOKED_AT)
     turns = [row for row in rows if row.agent != SUMMARIZER]
     return list(takewhile(lambda row: row.run_id not in conversation.recorded, turns))[::-1]
 
 
 def build_extra_input(conversation: Conversation, measures: Measures, *, shows_media: bool = False) -> ExtraInput:
-    """Build the run's extra input. `shows_media`: its model accepts pictures and documents."""
+    """Build the input of the next run. With `shows_media`, its model accepts pictures and documents."""
     return ExtraInput(
         facts=render_facts(conversation.facts, measures),
         summary=render_summary(conversation.state.summary, measures),
@@ -171,7 +171,7 @@ def describe_answer(state: RunState) -> str:
 
 
 def build_turn_event(state: RunState, turn: PastTurn, *, number: int) -> NewEvent:
-    """Build the log event of a finished turn. Recording it twice stores it once."""
+    """Build the log event of an ended turn. Its message ID lets the store drop duplicates."""
     assert state.phase in FINAL
     return NewEvent(
         event_type=TURN,
@@ -195,7 +195,7 @@ def build_undone_event(run_id: str) -> NewEvent:
 
 
 def build_stated_facts(facts: Iterable[KnownFact], *, turn: int) -> tuple[NewFact, ...]:
-    """Build facts with their turn, so that they can be undone with it."""
+    """Build facts with the number of their turn, so that they are undone with it."""
     return tuple(NewFact(bucket=TOLD_FACTS, key=fact.key, value={"text": fact.text, "turn": turn}) for fact in facts)
 
 
@@ -214,7 +214,7 @@ def _read_turn(event: ContextEvent) -> PastTurn:
 
 
 def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
-    """Read the facts in order; those the user asked to keep come before incidental ones."""
+    """Read the facts in order. A fact that the user asked to remember replaces an incidental one with the same key."""
     told = sorted((f for f in facts if f.bucket in (OWN_FACTS, TOLD_FACTS)), key=lambda f: (f.timestamp, f.key))
     known = [KnownFact(key=fact.key, text=_text(fact.value, "text"), is_own=fact.bucket == OWN_FACTS) for fact in told]
     own = {fact.key for fact in known if fact.is_own}
@@ -222,7 +222,7 @@ def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
 
 
 def _list_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """List the calls for a message with their outcomes, and the questions to the user, without results."""
+    """List the calls of a turn with their status, and the questions to the user with the answers."""
     notes: dict[str, str] = {}
     asked: dict[str, str] = {}
     for entry in entries:
@@ -258,15 +258,14 @@ class _Draft(Struct, frozen=True, kw_only=True):
     cost_usd: float = 0.0
 
 
-# The summary is a run, so that its request and its cost are on record and `allowed_models` applies. It cannot loop: a
-# turn is summarized once, the summary has a fixed size, and if the model fails or says too little, words of the
-# conversation are used at once.
+# The summary is a run, so that its request and cost are recorded and `allowed_models` applies. It can't loop: each turn
+# is summarized once, the summary has a fixed size, and if the model fails, extracts of the conversation are used.
 async def summarize_if_due(
     runtime: Runtime, conversation: Conversation, *, agent: ResolvedAgent, watch: DriveOptions, is_wanted: bool = False
 ) -> Conversation:
-    """Summarize the conversation if it is long; return the conversation for the next turn.
+    """Summarize the conversation if it is long, and return the conversation for the next turn.
 
-    `is_wanted`: the person asks for it, so all turns but the last one are summarized.
+    With `is_wanted`, on request of the user, all turns but the last one are summarized.
     """
     measures = get_measures(agent.host.settings)
     count = count_folded(conversation.turns, measures, is_crowded=conversation.is_crowded)
@@ -298,7 +297,7 @@ async def summarize_if_due(
 async def _ask_model(
     runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: ResolvedAgent, watch: DriveOptions
 ) -> _Draft | None:
-    """Ask the model for a summary; None without a model or if it failed."""
+    """Let the model write a summary; None without a model or if it failed."""
     if agent.model.provider == OFFLINE and runtime.host.provider is None:
         return None
     summarizer = build_summarizer(runtime, agent)
@@ -324,7 +323,7 @@ async def _ask_model(
 
 
 def build_summarizer(runtime: Runtime, agent: ResolvedAgent) -> ResolvedAgent:
-    """Build an agent without tools, with the models of the chat's agent. Raises `UsageError` for another one."""
+    """Build an agent without tools and with a model of the chat's agent. Raises `UsageError` for another model."""
     named = agent.host.settings.chat.summary_model
     host = resolve_agent(runtime.host, agent.id, model=named).host if named else agent.host
     options = host.settings.runtime.model_copy(update={"max_turns": MAX_SUMMARIZER_TURNS})
@@ -344,7 +343,7 @@ def _read(state: RunState) -> _Draft | None:
 
 
 def _split_facts(reply: str) -> tuple[str, str, str]:
-    """Split a text at the line that announces facts: before it, the line, after it."""
+    """Split a reply at the line before the facts, into the text before it, the line, and the text after it."""
     lines = reply.splitlines()
     for at, line in enumerate(lines):
         if line.strip().strip("#* ").casefold() == FACTS_LINE:
@@ -353,7 +352,7 @@ def _split_facts(reply: str) -> tuple[str, str, str]:
 
 
 def _render(conversation: Conversation, old: Sequence[PastTurn], measures: Measures) -> str:
-    """Render a turn within its size limit."""
+    """Render the conversation for the summarizer, within its size limit."""
     return "\n\n".join(
         [
             f"## Summary so far\n{conversation.state.summary or '(none)'}",

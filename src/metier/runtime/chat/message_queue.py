@@ -1,5 +1,6 @@
-"""Messages that the user sends to a chat while a turn is running, until a turn takes them. In the store: they survive
-the death of the process.
+"""Messages that the user sends to a chat while a turn is running, until a turn takes them.
+
+They are stored, so that they survive the death of the process.
 """
 
 import time
@@ -16,26 +17,26 @@ from metier.runtime.runs import Runtime
 from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, ContextChange, Fact, NewFact
 
 BUCKET = "queued"
-"""The facts of a conversation that are queued messages, by the ID of the message."""
+"""Bucket of facts with the queued messages of a conversation, by message ID."""
 
 
 class QueuedMessage(Struct, frozen=True, kw_only=True):
     message_id: str
-    """The ID of its run if it becomes a turn of its own, so that it can become one only once."""
+    """ID of the message, and of its run if it becomes a turn. So it can become a turn only once."""
     context_id: str
     text: str
     steers: bool = True
-    """The running turn may take it before its next model request."""
+    """Whether the running turn may take it before its next model request."""
 
 
 class MessageQueue:
-    """The queue of one chat. An engine's `MessageInbox` for the running turn."""
+    """The queue of one chat, which is also the `MessageInbox` of the running turn."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._messages: deque[QueuedMessage] = deque()
         self._removed: list[QueuedMessage] = []
-        """Removed here, and not yet in the store."""
+        """Messages that are still to be removed from the store."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -49,7 +50,7 @@ class MessageQueue:
         facts = await store.contexts.list_facts(context_id, bucket=BUCKET)
         if not facts:
             return
-        # The process may have died after a turn took a message and before the queue forgot it.
+        # The process may have died after a turn took a message and before it was removed from the store.
         known = (await self._runtime.read(await get_last_turn())).message_ids
         for fact in sorted(facts, key=_get_number):
             value = fact.value if isinstance(fact.value, dict) else {}
@@ -68,7 +69,7 @@ class MessageQueue:
         message = QueuedMessage(
             message_id=host.ids.run_id(host.clock.now()), context_id=context_id, text=text, steers=steers
         )
-        # A bucket has room for only so many facts; further messages are in memory alone.
+        # The store drops the oldest facts of a full bucket, so further messages are kept in memory only.
         if is_stored and len(self._messages) < MAX_POCKET_FACTS_PER_BUCKET:
             value: JsonValue = {"text": text, "steers": steers, "number": time.time_ns()}
             fact = NewFact(bucket=BUCKET, key=message.message_id, value=value)
@@ -76,7 +77,7 @@ class MessageQueue:
         self._messages.append(message)
 
     def put_first(self, context_id: str, text: str) -> None:
-        """Put a message in front that is not stored: the user sees it again if the process dies."""
+        """Add a message at the front, in memory only."""
         host = self._runtime.host
         message_id = host.ids.run_id(host.clock.now())
         self._messages.appendleft(QueuedMessage(message_id=message_id, context_id=context_id, text=text, steers=False))
@@ -102,10 +103,8 @@ class MessageQueue:
             forgotten = tuple((BUCKET, each.message_id) for each in removed if each.context_id == context_id)
             await self._runtime.store.contexts.commit(context_id, ContextChange(forgotten=forgotten))
 
-    # The inbox of the running turn.
-
     def list_pending(self) -> Sequence[UserMessage]:
-        """List messages up to the first that is no plain message or must wait: their order stays."""
+        """List the first messages that the running turn may take. It stops at a command, to preserve the order."""
         pending: list[UserMessage] = []
         for message in self._messages:
             if not message.steers or message.text.startswith((MARK, "/")):

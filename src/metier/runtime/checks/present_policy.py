@@ -1,4 +1,8 @@
-"""The policy of a run that would start now, applied to a proposed call, an edited one, or calls of past runs."""
+"""The policy and tools of a run that would start now.
+
+The policy is applied to a proposed call, an edited one, or the calls of past runs. A report lists an agent's effective
+tools, skills, tasks and rules with their origin.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,9 +52,9 @@ def build_present_policy(
     profile: Profile | None = None,
     policy_file: bytes | None = None,
 ) -> RulePolicy:
-    """Build the current rules for this agent, or the built-in one. Raises like `resolve_agent`.
+    """Build the current policy for this agent, or the built-in one. Raises like `resolve_agent`.
 
-    `policy_file` replaces the saved rules of the workspace, to try out a change.
+    `policy_file` replaces the policy file of the workspace, to test a draft.
     """
     agent = resolve_agent(host, agent_id)
     chosen = profile or agent.profile
@@ -72,10 +76,7 @@ def build_present_policy(
 
 
 def _read_access(workspace: Path) -> Scope:
-    """Read the disabled tools as rules. A run reads the file before each turn instead.
-
-    Raises `ConfigError` if the file cannot be used.
-    """
+    """Read the disabled tools as rules. A run reads the file before each turn instead. Raises `ConfigError`."""
     rules: list[Rule] = []
     for reading in AccessFile(workspace).load():
         reading.check()
@@ -91,7 +92,7 @@ def _read_access(workspace: Path) -> Scope:
 async def explain_call(
     policy: RulePolicy, tool: str, arguments: dict[str, JsonValue], *, skill: str = ""
 ) -> Explanation:
-    """Explain the decision as a run makes it: by text and by resolved paths. The strictest verdict counts."""
+    """Explain the decision like a run: with the paths as written and with resolved links. The strictest one counts."""
     said = policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
     targets = await resolve_call_links(tool, arguments, tools=policy.tools, root=policy.root)
     for key, path in targets.items():
@@ -103,7 +104,7 @@ async def explain_call(
 
 
 def _with_profile(host: Host, profile: Profile) -> Host:
-    """Return the host with this profile, which also decides which files the file tools reject."""
+    """Return the host with this profile, which also determines the files that tools reject."""
     runtime = host.settings.runtime.model_copy(update={"profile": profile})
     return replace(host, settings=host.settings.model_copy(update={"runtime": runtime}))
 
@@ -134,7 +135,7 @@ class Backtest(Struct, frozen=True):
 
 
 def list_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
-    """List the evaluated calls in order. Calls covered by an earlier answer count as asked about."""
+    """List the evaluated calls in order. Calls allowed by a remembered answer count as `ask`."""
     state = RunState(run_id)
     found: dict[str, PastCall] = {}
     for entry in entries:
@@ -148,7 +149,7 @@ def list_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
 
 
 def backtest(run_id: str, entries: Sequence[Entry], build: Callable[[str, Profile], Policy]) -> Backtest:
-    """Evaluate the calls of a run again, with its agent and profile. `build` returns the current rules."""
+    """Evaluate the calls of a run again, with its agent and profile. `build` returns the current policy."""
     started = entries[0] if entries and isinstance(entries[0], RunStarted) else None
     if started is None:
         return Backtest(0, ())
@@ -195,14 +196,14 @@ def read_profile(word: str) -> Profile:
 
 
 type EditedCall = tuple[str, dict[str, JsonValue]]
-"""A tool and the arguments that a user edited."""
+"""A tool and the arguments that the user edited."""
 
 
 async def get_edit_denial(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
-    """Return why a call that a user edited would be denied in this run, or an empty string.
+    """Return why a call that the user edited would be denied in this run, or an empty string.
 
-    By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
-    own before anything happens; where the rules of today cannot be read, that has to do.
+    This uses the current rules with the agent, profile and skill of the run. If they can't be read, nothing is denied
+    here, because the run evaluates the call again with its own rules before it runs.
     """
     tool, arguments = call
     state = fold(run_id, await read_entries(store, run_id))
@@ -213,12 +214,12 @@ async def get_edit_denial(run_id: str, call: EditedCall, *, host: Host, store: S
     except (ConfigError, UsageError):
         return ""
     verdict = policy.judge(build_step(tool, arguments, call_id=""), skill=state.skill)
-    # The tool was there when the question was put: one that only a run can list is not missing.
+    # An unknown tool is not a denial: the run had it when it asked, but only a run can list the tools of toolsets.
     return verdict.reason if verdict.decision == "deny" and verdict.code != "unknown_tool" else ""
 
 
 async def preview_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> CallSnapshot:
-    """Preview a file tool's call; nothing is known of other calls without running them."""
+    """Preview the call of a file tool. Other tools have no preview without running them."""
     tools = Toolbox(list_tools((), host))
     preview = await tools.preview(tool, arguments, ToolContext(workspace=host.workspace))
     targets = await resolve_call_links(tool, arguments, tools=tools, root=str(host.workspace))
@@ -230,9 +231,9 @@ class Named(Struct, frozen=True, kw_only=True):
 
     name: str
     source: str
-    """Provider of the entry: Metier itself, a skill, or the workspace."""
+    """Origin: Metier itself, a skill, or the workspace."""
     line: int | None = None
-    """Line of the agent's file that names it; None if it is inherited."""
+    """Line in the agent's file; None if it is inherited."""
     note: str = ""
 
 
@@ -244,11 +245,11 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     rules: tuple[tuple[str, Rule], ...]
     """Rules with the scope that each comes from, in evaluation order."""
     missing: tuple[str, ...] = ()
-    """Tools that the agent names and that don't exist now."""
+    """Tools in the agent's list that don't exist now."""
 
 
 async def report_agent(host: Host, agent_id: str, *, model: str = "") -> AgentReport:
-    """Report the agent as a run would have it; toolsets of trusted skills are run to list their tools."""
+    """Report the agent as a run would have it. This starts the toolsets of trusted skills to list their tools."""
     agent = resolve_agent(host, agent_id, model=model)
     toolsets = await load_toolsets(agent.packages, host.environ)
     try:
@@ -298,7 +299,7 @@ def _describe_source(tool: Tool) -> str:
 
 
 def _shorten(path: str, workspace: str, *, kind: str) -> str:
-    """Shorten a path below the workspace; others stay as they are."""
+    """Shorten a path in the workspace."""
     return f"{kind}: {path.removeprefix(f'{workspace}/')}"
 
 

@@ -1,7 +1,7 @@
-"""All problems of a workspace at once: its definitions, and the files that control permissions.
+"""All problems of a workspace: those of its definitions, and of the files that control permissions.
 
-Reads, and lets plugins say which tools they have; asks no server and runs no toolset. What only those could tell is
-a warning at most.
+Validation only reads files and asks plugins for their tools. It starts no server and no toolset, so a problem that only
+these could confirm is at most a warning.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -61,18 +61,18 @@ from metier.tools.toolbox import Toolbox
 _NOT_LISTED = frozenset({*CONTROL_NAMES, "delegate", "run_task"})
 """Tools that are available regardless of a list."""
 FENCE = b"---"
-"""First line of a file that is a step; files without it are notes that the author keeps next to the task."""
+"""First line of a task step. Markdown files without it are notes of the author."""
 
 
-# A step may name a tool that a rule always denies, belong to an agent that cannot be used, end with a command that no
-# rule allows, or be in a file that no other step leads to.
+# A step can name a tool that a rule always denies, belong to an invalid agent, have an acceptance command that no rule
+# allows, or be in a file that no other step leads to.
 class StepChecker:
-    """Checks steps against their agents, and against the workspace's rules and settings."""
+    """Checks steps against their agents and against the rules and settings of the workspace."""
 
     def __init__(
         self, host: Host, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
     ) -> None:
-        """Take `agents` by folded ID, None for unusable ones; `agent` does the steps that name none."""
+        """Take `agents` by folded ID, None for invalid ones. `agent` is the default for steps that name none."""
         self._host = host
         self._agent = agent
         self._agents = agents
@@ -85,7 +85,7 @@ class StepChecker:
     def check(
         self, task: TaskDefinition, *, permits: Iterable[Permits], references: Iterable[Reference]
     ) -> list[Problem]:
-        """List the problems of the steps; `permits` and `references` are theirs, with lines."""
+        """List the problems of the steps, whose `permits` and `references` have line numbers."""
         said = {each.file: each for each in permits}
         problems = self._list_broken_agents(references)
         for step in task.steps:
@@ -130,7 +130,7 @@ class StepChecker:
                 continue
             speaker = next((scope for scope in scopes if is_always_denied(name, scope.tools)), None)
             if speaker is not None:
-                # A host narrows what any pack may do; what the pack itself contradicts is a mistake of the pack.
+                # The host may restrict any pack, but rules of the pack that contradict its steps are an error.
                 severity = "warning" if speaker.kind == "host" else "error"
                 message = f"Tool {name!r} is denied by the rules of {speaker.title}, so this step can never call it"
                 hint = "Take the tool out, or change the rule"
@@ -147,7 +147,7 @@ class StepChecker:
     def _check_commands(
         self, own: Permits, step: TaskStep, task: TaskDefinition, *, agent: AgentDefinition | None, scopes: list[Scope]
     ) -> Iterator[Problem]:
-        """Report commands that are not allowed: they never run, so the step could never finish."""
+        """Report acceptance commands that are not allowed: they never run, so the step could never succeed."""
         for command, line in own.commands.items():
             reason = self._find_obstacle(command, step, task, agent=agent, scopes=scopes)
             if reason:
@@ -198,7 +198,7 @@ def _read_host(host: Host) -> Scope:
 
 
 def _list_unreached(task: TaskDefinition) -> Iterator[Problem]:
-    """Report unreachable steps if the chain is whole; otherwise the step before has to be fixed first."""
+    """Report unreachable steps if the chain of steps is complete. Otherwise the broken link must be fixed first."""
     if task.steps[-1].next is not None:
         return
     steps = {step.file.name.casefold() for step in task.steps}
@@ -223,7 +223,7 @@ def _problem(
 
 
 class CheckedFile(Struct, frozen=True):
-    """A checked file other than a definition."""
+    """A checked file that is not a definition."""
 
     kind: str
     path: str
@@ -236,7 +236,7 @@ class Validation(Struct, frozen=True):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Return all problems: of folders, of definitions, and of other files."""
+        """Return the problems of folders, definitions and other files."""
         return (
             *self.workspace.problems,
             *(problem for item in self.workspace.checked for problem in item.problems),
@@ -245,7 +245,7 @@ class Validation(Struct, frozen=True):
 
 
 def load_host_catalog(host: Host) -> Catalog:
-    """Load every skill that a workspace could use, by its front matter."""
+    """Load the front matter of every skill that the workspace could use."""
     sources = build_search_path(host.workspace, home=host.home, skills_dir=host.workspace / host.settings.skills.dir)
     return load_catalog(sources, cache_folder=host.cache)
 
@@ -259,8 +259,7 @@ def get_all_problems(host: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
 def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
     """List the problems of a task's lists, rules and steps, as `agent validate` reports them.
 
-    `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
-    only where a name is not known without them.
+    `agent` replaces the default agent for steps that name none. Plugins are loaded only if a tool is unknown otherwise.
     """
     check_duplicate(host.workspace, "tasks", TASK_FILE, id=task_id)
     found = list_definitions(host.workspace, "tasks", TASK_FILE)
@@ -284,9 +283,7 @@ def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, .
 
 
 def validate_workspace(host: Host, catalog: Catalog, *, strict: bool = False) -> Validation:
-    """Validate a workspace. `strict` checks shared skills by the specification, too; `catalog` lists existing
-    skills.
-    """
+    """Validate a workspace, whose skills are in `catalog`. `strict` also applies the specification to shared skills."""
     skills_dir = host.workspace / host.settings.skills.dir
     workspace = load_workspace(host.workspace, catalog, strict=strict, skills_dir=skills_dir)
     servers = _check_servers(host)
@@ -310,10 +307,10 @@ def validate_workspace(host: Host, catalog: Catalog, *, strict: bool = False) ->
 
 
 class _Known(Struct, kw_only=True):
-    """The existing tools, as far as they can be known without starting anything."""
+    """The tools that are known without starting anything."""
 
     plain: tuple[str, ...]
-    """Tools called by one word."""
+    """Tools with a plain name, not `server/tool` or `skill.tool`."""
     servers: frozenset[str] | None
     """Names of servers; None if their file can't be read."""
     catalog: Catalog
@@ -336,7 +333,7 @@ class _Known(Struct, kw_only=True):
         return f"No tool is called {name!r}", hint_nearest(name, self.plain) or "Add the tool, or take the name out"
 
     def may_be_more(self, skills: Iterable[str]) -> bool:
-        """Return True if a toolset of one of these or of an active skill may add tools with short names."""
+        """Return True if a toolset of these or of an active skill may add tools with plain names."""
         named = {*skills, *(self.enabled if isinstance(self.enabled, tuple) else ())}
         if self.enabled in ("all", "all-untrusted"):
             named |= {skill.canonical for skill in self.catalog.skills}
@@ -391,7 +388,7 @@ class _Checker(Struct, frozen=True, kw_only=True):
         return read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
 
     def soften(self, problem: Problem, skills: Iterable[str] = ()) -> Problem:
-        """Downgrade the problem of an unknown tool name: it may be the short name of a toolset's tool."""
+        """Downgrade an unknown tool to a warning if it may be the plain name of a toolset's tool."""
         if problem.code != "unknown_tool" or not self.known.may_be_more(skills):
             return problem
         return replace(problem, severity="warning", hint=f"{problem.hint}, unless a toolset brings it".lstrip(", "))
@@ -428,7 +425,7 @@ class _Checker(Struct, frozen=True, kw_only=True):
                 hint=lack.hint,
             )
             for each, lack in lacks
-            if lack.reason != ABSENT  # told of with the names of agents and tasks
+            if lack.reason != ABSENT  # reported with the names of agents and tasks
         ]
 
     def _check_tools(self, permits: Permits, skills: Iterable[str]) -> list[Problem]:
@@ -538,7 +535,7 @@ def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]
 
 
 def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
-    """Check the access file: a misspelled tool would stay enabled."""
+    """Check the access file, because a misspelled tool would stay enabled."""
     checked: list[CheckedFile] = []
     for reading in AccessFile(workspace).load():
         unknown = [
@@ -556,7 +553,7 @@ def _check_context(host: Host) -> tuple[CheckedFile, ...]:
 
 
 def _check_embeddings(host: Host) -> tuple[CheckedFile, ...]:
-    """Check the embeddings: without them runs rank by words, which a user would hardly notice."""
+    """Check the embeddings. Without them, runs rank skills by words only, which is easy to miss."""
     options = host.settings.embeddings
     if options is None or not options.is_on:
         return ()
@@ -570,7 +567,7 @@ def _check_embeddings(host: Host) -> tuple[CheckedFile, ...]:
 
 
 def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
-    """Report models that the host does not allow: a main model can't run, a fallback is ignored."""
+    """Report models that the host does not allow. As the main model this is an error; in a list it has no effect."""
     host = options.allowed_models
     if not host or options.provider == OFFLINE:
         return []
@@ -594,7 +591,7 @@ def _check_version(skill: SkillDefinition) -> list[Problem]:
 
 
 def _check_scripts(skill: SkillDefinition) -> list[Problem]:
-    """Check that listed scripts exist, and the one that runs without a model."""
+    """Check that listed scripts and the entrypoint exist."""
     return [*report_missing_scripts(skill), *_check_entrypoint(skill)]
 
 

@@ -1,4 +1,4 @@
-"""Authority between runs: rules and tools that a parent imposes, and the agents and tasks a run may delegate to."""
+"""Permissions between runs: rules and tools that parents impose, and the agents and tasks a run may delegate to."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,17 +45,17 @@ from metier.tools.mcp.offered_tools import ID_PREFIX
 from metier.tools.toolbox import Toolbox
 
 PARENT_PREFIX = "above:"
-"""Prefix of inherited pins: `above:0:…` has those of the parent, `above:1:…` those of its parent."""
+"""Prefix of inherited pins: `above:0:…` for those of the parent, `above:1:…` for those of its parent."""
 START = "start"
 ORIGIN_PREFIX = "origin:"
-"""Pins of an imported run on its original machine: an upper bound, like those of a parent."""
+"""Prefix of the pins that an imported run had on its original machine. They restrict it like those of a parent."""
 _INHERITED_PINS = (POLICY, TRUST, TOOLS, OUTSIDE)
 
 
-# A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that no
-# change to files or to parent runs can widen its permissions.
+# A child has its own copy of the pins that restrict its parents. So it can be resumed, exported and replayed alone, and
+# no change to files or parent runs can extend its permissions.
 async def inherit_pins(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
-    """Return the first pins of a child: its task and its bounds."""
+    """Return the pins that a child starts with: its task and the restrictions of its parents."""
     pins = {f"{PARENT_PREFIX}0:{START}": await store.put_blob(render_entry(started))}
     for name, digest in started.pins.items():
         if name.startswith(PARENT_PREFIX):
@@ -71,7 +71,7 @@ async def inherit_pins(started: RunStarted, order: ChildRequest, store: Store) -
 
 
 async def pin_origin(started: RunStarted, store: Store) -> dict[str, str]:
-    """Return the pins of an adopted run: its earlier bounds and nothing else."""
+    """Return the pins of an adopted run: only the restrictions that it had before."""
     pins = {name: digest for name, digest in started.pins.items() if name.startswith((PARENT_PREFIX, ORIGIN_PREFIX))}
     if f"{ORIGIN_PREFIX}{START}" in pins:
         return pins
@@ -85,12 +85,12 @@ async def pin_origin(started: RunStarted, store: Store) -> dict[str, str]:
 
 
 def get_inherited(pins: Mapping[str, str]) -> dict[str, str]:
-    """Return the pins of a run that it did not choose itself."""
+    """Return the pins that a run got from its parents, its origin or its task."""
     return {name: digest for name, digest in pins.items() if name.startswith((PARENT_PREFIX, ORIGIN_PREFIX, TASK))}
 
 
 async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbox) -> Policy:
-    """Bind the policy of the run to those of all its ancestors."""
+    """Restrict the policy of the run by those of all its ancestors."""
     pins = {**run.inherited, **run.pins}
     parents: list[Parent] = []
     order = run.order
@@ -98,7 +98,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
     while order is not None and f"{PARENT_PREFIX}{len(parents)}:{START}" in pins:
         selected = _select(pins, len(parents))
         started = await _read_start(selected, store)
-        # The rules of the runs above hold for the same paths in the folder that this run works in.
+        # The parents' rules apply to the same paths in the folder that this run works in.
         started = replace(started, worktree=run.agent.host.worktree)
         policy = await _rebuild(started, selected, store, tools=tools)
         parents.append(Parent(run=_describe(started), policy=policy, skill=order.under_skill))
@@ -120,25 +120,25 @@ async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox)
 
 
 class ToolBounds(NamedTuple):
-    """The tools that the parent runs allow."""
+    """The tools that the parents of a run allow."""
 
     names: frozenset[str] | None = None
-    """Tool names of the parent; None if there is none."""
+    """Tool names of the parent; None without a parent."""
     lists: tuple[frozenset[str], ...] = ()
-    """`tools` lists of all ancestors that allow nothing else."""
+    """Tool lists of all ancestors that are exhaustive."""
     called: str = ""
-    """Tool of the skill that the parent's skill calls in this run."""
+    """Tool of the skill that the parent's skill calls with this run."""
     reads_only: bool = False
     has_worktree: bool = False
 
     def has(self, tool: Tool) -> bool:
-        """Return True if the child may have the tool: it has none that its parent lacks.
+        """Return True if the child may have the tool. A child has no tool that its parent lacks.
 
-        The parent may lack a tool that comes with a skill only because it does not have the skill. So scripts, toolsets
-        and `impl.py` are bound by the lists of the runs above instead.
+        Tools of skills are an exception, because the parent may only lack the skill: scripts, toolsets and `impl.py`
+        are restricted by the tool lists of all ancestors instead.
         """
         name = tool.info.name
-        # A server outside the sandbox works in the workspace, whatever folder the run works in.
+        # An external server may change the workspace, even if the run works in its own worktree.
         is_outside = self.has_worktree and tool.info.id.startswith(ID_PREFIX)
         if (self.reads_only or is_outside) and tool.info.effect != "read" and name not in PAGES:
             return False
@@ -149,7 +149,7 @@ class ToolBounds(NamedTuple):
 
 
 async def get_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
-    """Return the tool bounds; a task has no tools of its own, its steps have."""
+    """Return the tool bounds of a run. Tasks are skipped: their steps have tools, they have none."""
     pins = {**run.inherited, **run.pins}
     order, number = run.order, 0
     call = order.call if order is not None else None
@@ -191,14 +191,14 @@ async def _read_start(pins: Mapping[str, str], store: Store) -> RunStarted:
 
 
 class _Definitions(NamedTuple):
-    """The definitions that a parent was started with."""
+    """The pinned definitions of a parent."""
 
     agent: AgentDefinition | None = None
     task: TaskDefinition | None = None
     step: TaskStep | None = None
 
     def find_allowed_tools(self) -> frozenset[str] | None:
-        """Return the only tools that the lists of agent, `TASK.md` and step allow; None if they allow all."""
+        """Return the tools that the lists of agent, `TASK.md` and step allow; None if they allow all."""
         first = self.task.steps[0] if self.task is not None else None
         allowed: frozenset[str] | None = None
         for owner in (self.agent, first, self.step if self.step is not first else None):
@@ -251,7 +251,7 @@ def _describe(started: RunStarted) -> str:
 
 
 async def choose_partners(run: PreparedRun, store: Store) -> Partners:
-    """Choose the partners, as pinned or from the current files; None for a task and at the maximum depth."""
+    """Choose the partners, pinned or from the current files. A task and a run at the maximum depth have none."""
     if run.is_planned:
         return Partners()
     if run.pins:
@@ -267,7 +267,7 @@ async def choose_partners(run: PreparedRun, store: Store) -> Partners:
 
 
 def _list_reachable(run: PreparedRun) -> tuple[str, ...]:
-    """List which of the two tools the lists of agent, task and step allow; a list of tasks needs theirs."""
+    """List the delegation tools that agent, task and step allow. A list of tasks implies `run_task`."""
     names = ("delegate", RUN_TASK)
     definition = run.agent.definition
     for owner in (definition, *run.steps) if definition else run.steps:
@@ -277,7 +277,7 @@ def _list_reachable(run: PreparedRun) -> tuple[str, ...]:
 
 
 def _list_agents(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
-    """List the readable agents except those that wait for this run."""
+    """List the agents with a valid file, except those that wait for this run."""
     waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
     found: list[Partner] = []
     for each in _sorted(list_definitions(run.agent.host.workspace, "agents", FILE_NAME)):

@@ -1,4 +1,4 @@
-"""Callable skills of a run: as its tools, and as runs that another skill delegates to."""
+"""Callable skills of a run: as its tools, and as child runs that another skill delegates to."""
 
 import hashlib
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ from metier.tools.base import Tool
 from metier.tools.process.sandbox.confinement import Confinement
 
 
-# The parent's driver, or the caller of the adapter, drives the child run. Its name follows from the parent's journal,
-# so there is one run for each delegation.
+# The driver of the parent run, or the caller of the adapter, drives the child run. Its ID derives from the parent's
+# journal, so there is exactly one run for each delegation.
 class AwaitedRuns(Struct, frozen=True):
-    """The router of a skill called in a run: the run waits for the other one, then calls the skill again."""
+    """Router for a skill that a run calls: the run waits for the child run, then calls the skill again."""
 
     store: Store
 
@@ -49,7 +49,7 @@ class AwaitedRuns(Struct, frozen=True):
 
 
 def name_work(request: DelegationRequest) -> CalledRun:
-    """Name the run for the call. No other conversation leads to the same one."""
+    """Return the call with the ID of its run, which is unique for the conversation."""
     digest = hashlib.sha256(request.context_id.encode()).hexdigest()[:24]
     return CalledRun(run_id=f"{CHILD}{digest}", call=request.as_call())
 
@@ -59,19 +59,19 @@ def build_waiting(work: CalledRun, request: InputRequest | None = None) -> Agent
 
 
 async def read_response(child: RunState, store: Store) -> AgentResponse:
-    """Read the response of an ended run: its skill's answer, or the reason that the skill failed."""
+    """Read the response of an ended run: the skill's answer, or its failure."""
     found = await find_stored(child, store)
     if found is not None and found.state.is_terminal and found.state != TaskState.CANCELED:
         return found
     if child.failure is None:
-        # A user said that it is done; what the skill would have answered is unknown.
+        # The user resolved the interrupted call as done. The skill's real answer is unknown.
         return AgentResponse(outputs={"summary": child.result})
     error = ResponseError(code=child.failure.reason, message=child.failure.message)
     return AgentResponse(state=TaskState(child.status), errors=(error,))
 
 
 async def find_stored(run: RunState, store: Store) -> AgentResponse | None:
-    """Return the skill's last answer in full; the journal has a shortened one for the model."""
+    """Return the skill's last answer in full. The journal has a shortened version for the model."""
     if not run.steps:
         return None
     step = run.steps[-1]
@@ -116,9 +116,9 @@ def list_callable(
 
 
 def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
-    """List callable skills; one with contract errors stays readable, and the errors are reported by checks.
+    """List the callable skills with a valid contract. `agent check` reports the errors of the others.
 
-    The one that another skill has ordered may also have an `entrypoint` instead of an `impl.py`.
+    The skill that another skill calls may have an `entrypoint` instead of an `impl.py`.
     """
     names = [
         name for name, package in executor.packages.items() if is_capability(package.definition) or name == ordered
@@ -127,7 +127,7 @@ def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
 
 
 def find_advisor(host: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
-    """Return the run's model as advisor, or None."""
+    """Return the run's model as advisor; None if it has no real model."""
     if provider.name == OFFLINE or isinstance(provider, UnavailableProvider):
         return None
     model = host.settings.model

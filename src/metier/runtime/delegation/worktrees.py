@@ -1,4 +1,4 @@
-"""Working folders of runs with their own worktree: below the home folder, outside of the workspace and its runs."""
+"""Git worktrees of isolated runs. They are in the home folder, outside of the workspace and its runs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from metier.tools.files.snapshots import Unavailable, Worktree
 
 FOLDER = ".agent/worktrees"
 _KEPT = "kept"
-"""Marker of a worktree whose changes could not be read: it stays until a user removes it."""
+"""Marker file of a worktree whose changes could not be read. It stays until the user removes it."""
 
 
 def locate_worktree(host: Host, run_id: str) -> Worktree:
@@ -28,9 +28,9 @@ def locate_worktree(host: Host, run_id: str) -> Worktree:
 
 
 async def enter_worktree(host: Host, run_id: str, *, has_own: bool, parent: RunWorktree | None) -> Host:
-    """Return the host of a new run: in a new worktree of its own, or in its parent's folder.
+    """Return the host of a new run, in its own worktree or in its parent's folder.
 
-    Raises `UsageError` where none can be made.
+    Raises `UsageError` if no worktree can be created.
     """
     inherited = replace(host, worktree=parent)
     if not has_own:
@@ -73,31 +73,32 @@ class PlaceWorktrees(Struct, frozen=True):
 
 
 async def remove_ended(host: Host, store: Store, state: RunState, *, folder: Path) -> None:
-    """Remove worktrees whose changes are recorded in the parent, and leftovers of killed ones.
+    """Remove worktrees whose changes are recorded in the parent.
 
-    Once the parent has ended, also those of children whose end it did not record: their changes become artifacts.
+    Once the parent has ended, also remove those of children whose end it did not record. Their changes are saved as
+    artifacts of the parent.
     """
     for child in state.children:
         worktree = locate_worktree(host, child.run_id)
         if not is_folder_name(child.run_id) or not worktree.folder.exists() or (worktree.folder / _KEPT).exists():
             continue
         if child.ended is not None or (
-            state.phase in FINAL and await _keep_unheard(host, store, child.run_id, folder=folder)
+            state.phase in FINAL and await _save_unrecorded(host, store, child.run_id, folder=folder)
         ):
             await run_sync(worktree.remove, _get_source(host, state))
 
 
 def remove_deleted(host: Host, run_id: str) -> None:
-    """Remove the worktree of a deleted run, also a kept one. Blocks."""
+    """Remove the worktree of a deleted run, even one with unsaved changes. Blocks."""
     if is_folder_name(run_id):
         locate_worktree(host, run_id).remove(host.workspace)
 
 
-async def _keep_unheard(host: Host, store: Store, run_id: str, *, folder: Path) -> bool:
-    """Return True if the worktree may be removed: the run ended and its changes can be read."""
+async def _save_unrecorded(host: Host, store: Store, run_id: str, *, folder: Path) -> bool:
+    """Save the changes of an ended child that its parent did not record. Return True if its worktree may be removed."""
     row = await store.find_run(run_id)
     if row is None:
-        return True  # it was killed before it began
+        return True  # killed before the run started
     if row.status not in ENDED or row.driver:
         return False
     state = fold(run_id, await read_entries(store, run_id))

@@ -1,10 +1,10 @@
-"""One file that holds a run: journal, blobs, record and event log. It can be replayed anywhere, without a key.
+"""The archive of a run: one file with its journal, blobs, record and event log, which can be replayed without a key.
 
-The runs that it handed work to are in it too, each below `children/`; what they share is in it once.
+Its child runs are in the same file, under `children/`. Blobs that runs share are stored once.
 
-A zip file without compression, so that the same run gives the same bytes on every machine. `manifest.json` has the hash
-of every other member and of itself: a file that was changed is refused. It is no signature: a user who can write the
-file can also write another one.
+The file is a zip file without compression, so that the same run gives the same bytes on every machine. `manifest.json`
+has the hashes of all members and of itself, so a modified file is rejected. This is not a signature: anyone who can
+write the file can also create a different one.
 """
 
 import errno
@@ -52,9 +52,9 @@ class Manifest(Value):
     version: int = VERSION
     run_id: str
     redacted: bool
-    """Whether secrets were removed from its texts."""
+    """Whether its texts were redacted."""
     members: dict[str, str] = Field(default_factory=dict)
-    """Name → SHA-256 of each other member."""
+    """SHA-256 of each other member by name."""
     checksum: str = ""
     """SHA-256 of this manifest without this field."""
 
@@ -80,7 +80,7 @@ class Archive(Struct, frozen=True, kw_only=True):
     record: bytes = b""
     events: bytes = b""
     children: tuple["Archive", ...] = ()
-    """All descendants of the run. Those read from a file share its blobs."""
+    """All descendants of the run. In an archive read from a file, they share its blobs."""
 
     @property
     def started(self) -> RunStarted:
@@ -93,7 +93,7 @@ class Archive(Struct, frozen=True, kw_only=True):
 
 
 def render_archive(archive: Archive) -> bytes:
-    """Render the bytes of the file; the same run always gives the same bytes."""
+    """Render the file. The same run always gives the same bytes."""
     members = _list_members(archive)
     blobs = dict(archive.blobs)
     for child in archive.children:
@@ -111,7 +111,7 @@ def render_archive(archive: Archive) -> bytes:
 
 
 def load_archive(path: Path) -> Archive:
-    """Read a file and check all of it; a name that ends in `.gz` is unpacked first. Raises `ArchiveRefused`."""
+    """Read a file and check all of it; a `.gz` file is decompressed first. Raises `ArchiveRefused`."""
     try:
         with _open(path) as data, zipfile.ZipFile(data) as file:
             members = _read_members(file, path)
@@ -127,11 +127,13 @@ def load_archive(path: Path) -> Archive:
 
 def _open(path: Path) -> BinaryIO:
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "It is not a regular file")  # a pipe would be waited for, a device never ends
+        raise OSError(
+            errno.EINVAL, "It is not a regular file"
+        )  # reading a pipe would block, and a device may never end
     if path.suffix != COMPRESSED:
         return path.open("rb")
     with gzip.open(path) as stream:
-        # Bounded: a few bytes of a compressed file may stand for any number of them.
+        # Bounded, because a small compressed file can expand to any size.
         return BytesIO(stream.read(MAX_BYTES + 1))
 
 
@@ -146,7 +148,7 @@ def _list_members(archive: Archive) -> dict[str, bytes]:
 def _build(
     run_id: str, members: Mapping[str, bytes], blobs: Mapping[str, bytes], *, redacted: bool, path: Path
 ) -> Archive:
-    """One run, whose journal is read and folded."""
+    """Build one run and fold its journal to check it."""
     archive = Archive(
         run_id=run_id,
         redacted=redacted,
@@ -163,7 +165,7 @@ def _build(
 
 
 def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -> tuple[Archive, ...]:
-    """Read the descendants; a run whose parent is not in the file is rejected."""
+    """Read the descendants. Raises `ArchiveRefused` for a run whose parent is not in the file."""
     below: dict[str, dict[str, bytes]] = {}
     for name, data in members.items():
         if name.startswith(CHILDREN):
@@ -179,7 +181,7 @@ def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -
 
 
 def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) -> None:
-    """Check that every run's ancestors lead to the archive's run and out of the file, without a cycle."""
+    """Check that every run descends from the archive's run, without a cycle."""
     below: dict[str, list[str]] = {}
     for child in children:
         below.setdefault(child.started.parent_run_id, []).append(child.run_id)
@@ -196,7 +198,7 @@ def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) ->
 
 
 def list_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """List everything in a journal that may be the name of a blob."""
+    """List everything in a journal that may be the digest of a blob."""
     found = (match for entry in entries for match in _DIGEST.findall(render_entry(entry).decode()))
     return tuple(dict.fromkeys(found))
 
@@ -209,7 +211,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
-    """Read the members. Nothing is unpacked to a path that the file chooses."""
+    """Read the members into memory. Nothing is extracted to a path from the file."""
     names = file.namelist()
     if len(set(names)) != len(names):
         raise _refuse(path, "a member is in it twice")
@@ -221,7 +223,7 @@ def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
 
 
 def _find_oddity(member: zipfile.ZipInfo) -> bool:
-    """Return True for members that no export writes: folders, links, devices, compression, extra fields."""
+    """Return True for a member that no export writes: a folder, link or device, compression, extra fields."""
     is_plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
     is_stored = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
     return member.is_dir() or not (is_plain and is_stored) or bool(member.extra or member.comment)
@@ -249,7 +251,7 @@ def _check_manifest(members: dict[str, bytes], path: Path) -> Manifest:
 
 
 def _is_known(name: str) -> bool:
-    """Return True for files of the run or its descendants, and for blobs under their digests."""
+    """Return True for a file of the run or a descendant, and for a blob named by its digest."""
     if name.startswith(BLOBS):
         return _DIGEST.fullmatch(name.removeprefix(BLOBS)) is not None
     run_id, _, own = name.removeprefix(CHILDREN).partition("/") if name.startswith(CHILDREN) else ("-", "", name)

@@ -35,7 +35,7 @@ _TOLD = {
     "run_finished": ("result",),
     "run_failed": ("reason", "message", "status"),
 }
-"""Entries that say what a run did, with the relevant fields; the others follow from these or only note a time."""
+"""Entries that describe actions of a run, with their relevant fields. The others follow from these."""
 _CALL_ID = "call_id"
 
 
@@ -51,7 +51,7 @@ class Moment(Struct, frozen=True):
 
 class Comparison(Struct, frozen=True, kw_only=True):
     same: int
-    """Number of leading moments that are the same in both."""
+    """Number of equal actions before the first difference."""
     turn: int
     """Turn of the first difference; 0 before the first turn."""
     left: Moment | None
@@ -66,7 +66,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compare_runs(left: Sequence[Entry], right: Sequence[Entry]) -> Comparison:
-    """Compare two runs. Different starts are reported separately: another model is a cause, not a decision."""
+    """Compare two runs. Differences of their starts are reported separately, because they are causes, not actions."""
     one, other = _list_moments(left), _list_moments(right)
     beginnings = tuple(list_differences(one[0].facts, other[0].facts)) if one and other else ()
     same, turn = 0, 0
@@ -99,7 +99,7 @@ def _facts(entry: Entry) -> JsonValue:
 
 
 def _without_ids(value: JsonValue) -> JsonValue:
-    """Remove call IDs, which vendors choose freely."""
+    """Remove call IDs, which differ between replies of providers."""
     match value:
         case dict():
             return {key: _without_ids(item) for key, item in value.items() if key != _CALL_ID}
@@ -118,9 +118,9 @@ class PastRuns(Struct, frozen=True, kw_only=True):
 
 
 async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None = None) -> PastRuns:
-    """Evaluate past runs, newest first. `host` has draft rules. Raises `ConfigError` for rules with a problem."""
+    """Evaluate the calls of past runs again, newest first, with the draft `host`. Raises `ConfigError`."""
     build = _open_by_agent(runtime.host, host)
-    build("", "guarded")  # a draft that cannot be used is refused, also where no run was made yet
+    build("", "guarded")  # reject an invalid draft even if there are no past runs
     rows = await runtime.store.list_runs(limit=runs)
     found = [backtest(row.run_id, await runtime.read_entries(row.run_id), build) for row in rows]
     return PastRuns(
@@ -131,7 +131,7 @@ async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None 
 
 
 def _open_by_agent(host: Host, policy_file: bytes | None) -> Callable[[str, Profile], RulePolicy]:
-    """Build policies once for each agent and profile of past runs; a missing agent counts as the built-in one."""
+    """Build one policy for each agent and profile of past runs. A missing agent counts as the built-in one."""
     there = list_definitions(host.workspace, "agents", AGENT_FILE)
 
     @cache

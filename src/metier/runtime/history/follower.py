@@ -1,12 +1,11 @@
-"""Following a run that another process drives, perhaps on another machine. Only reads.
+"""Follow a run that another process drives, possibly on another machine, without changing it.
 
-`Follower.look()` returns what is new in the order in which to show it: events and, of a run that a worker on this
-machine drives, partial updates (text of the reply that is arriving, output of running programs; `runtime.partials`).
-Partial updates are for people who watch now: keep none for those who come later. Their text is void as soon as the
-event of the reply or step arrives. Close the follower at the end.
+`Follower.look()` returns new items in display order: events and, for a run that a worker on this machine drives,
+partial updates (text of the current reply, output of running programs; see `runtime.partials`). Partial updates are for
+immediate display only: the event of the reply or step replaces them. Close the follower at the end.
 
-Its event log is on the machine that drives it, and says most. Where the journal gets ahead of the log that is here, or
-there is none, the journal is followed instead: it is in the store.
+The event log has the most details, but it is on the machine that drives the run. If there is no log here, or the
+journal in the store is ahead of it, the events are computed from the journal instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,15 +27,15 @@ from metier.telemetry.sinks import Sink
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
-"""Interval of comparing the journal with the log, and so the time a driver has to write recorded entries to the log."""
+"""Interval between comparisons of journal and log. A driver has this time to log an entry that it recorded."""
 
 
 class News(NamedTuple):
-    """New events and the state of a run since the last check."""
+    """New events of a run since the last check."""
 
     items: Sequence[EventRecord | Partial]
     is_driven: bool
-    """Whether a process drives the run, or one of its queue will: more events may come."""
+    """Whether a process drives the run or a worker will, so that more events may come."""
 
     @property
     def records(self) -> list[EventRecord]:
@@ -62,7 +61,7 @@ async def follow(follower: "Follower", sink: Sink) -> None:
 
 
 class Follower:
-    """Follows a run. Log and journal have the same events in the same order, so their number says which were shown."""
+    """Follows a run. Log and journal have the same events in the same order, so a count tells which were shown."""
 
     def __init__(self, runtime: Runtime, run_id: str) -> None:
         self._runtime, self._run_id = runtime, run_id
@@ -79,30 +78,30 @@ class Follower:
         self._next_look = 0.0
         self._reader = PartialReader(self._path.parent)
         self._partials: list[Partial] = []
-        """Those that were read and not shown: their request is not in the log yet."""
+        """Updates that were read but not shown, because their request is not in the log yet."""
         self._request = 0
         """The `seq` of the last `llm_request_sent`."""
         self._is_replied = False
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return True if the run seems to be driven on another machine: `wait` then returns when the store has more."""
+        """Return True if the run seems to be driven on another machine. Then `wait` waits for the store."""
         return self._is_elsewhere or not self._path.exists()
 
     async def look(self, *, is_only_look: bool = False) -> News:
         """Return the events since the last check, each once and in order.
 
-        A journal that is ahead of the log is believed at the second look; with `is_only_look`, at once.
+        Entries that are in the journal but not in the log are shown at the second check; with `is_only_look`, at once.
         """
-        # Who drives is asked first: what it wrote before it let go is then still read.
+        # Ask for the driver before reading, so that everything it wrote before it released the run is read below.
         is_driven = await self._is_driven()
         is_elsewhere = self.is_elsewhere
         if is_driven and not is_elsewhere and anyio.current_time() < self._next_look:
             records = list(self._read_new_log())
         else:
-            # A log that is not here has nothing to tell: the journal is believed at once.
+            # Without a log on this machine there is nothing to wait for: show the journal's events at once.
             records = await self._compare(has_time=is_driven and not is_elsewhere and not is_only_look)
-        # After the log: the driver writes the end of a text before the event of the reply.
+        # Read after the log, because the driver writes the end of a text before the event of its reply.
         self._partials += self._reader.read(is_driven=is_driven and not is_only_look)
         return News([*self._add_partials(records)], is_driven)
 
@@ -110,7 +109,7 @@ class Follower:
         self._reader.close()
 
     def _add_partials(self, records: list[EventRecord]) -> Iterator[EventRecord | Partial]:
-        """The events, and text of each reply between its request and its end."""
+        """Yield the events, and the text of each reply between its request and its end."""
         for record in records:
             match record.payload:
                 case LlmRequestSent():
@@ -124,7 +123,7 @@ class Follower:
         yield from self._take_partials()
 
     def _take_partials(self) -> list[Partial]:
-        """Output, and text for the present request. Text for a later one waits, text for an earlier one is void."""
+        """Return output, and text of the current request. Text of later ones is kept, text of earlier ones dropped."""
         found, self._partials = self._partials, [each for each in self._partials if each.after > self._request]
         shown = (0,) if self._is_replied else (0, self._request)
         return [each for each in found if each.after in shown]
@@ -139,11 +138,11 @@ class Follower:
 
     async def _is_driven(self) -> bool:
         row = await self._runtime.store.find_run(self._run_id)
-        # One of a queue is driven as soon as a worker comes to it.
+        # A queued run counts as driven, because a worker will claim it.
         return row is not None and bool(row.driver or (row.queue and row.status in RUNNABLE))
 
     async def _compare(self, *, has_time: bool) -> list[EventRecord]:
-        """Compare the log with the journal, after giving the driver time to write the log."""
+        """Return new events of the log, and those of the journal that the driver had time to log but didn't."""
         overdue = len(self._computed.records)
         self._teller.tell(await self._runtime.read_entries(self._run_id, after=self._teller.state.seq))
         self._next_look = anyio.current_time() + LOOK_SECONDS
@@ -170,12 +169,12 @@ class Follower:
         for line in lines:
             try:
                 yield parse_record(line)
-            except ValueError:  # written by a newer version, or damaged: `agent replay` says which
+            except ValueError:  # written by a newer version, or damaged; `agent replay` tells which
                 continue
 
 
 def _read_on(path: Path, position: int) -> tuple[list[bytes], int]:
-    """Return the whole lines after a position, and their end; a line that is being written waits for the next check."""
+    """Return the complete lines after a position, and their end. An incomplete line is left for the next check."""
     try:
         with path.open("rb") as file:
             file.seek(position)

@@ -1,4 +1,4 @@
-"""Forks: a new run that shares the first entries of another one and continues with the current files."""
+"""Forks: new runs that share the first entries of another run and continue with the current files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """A point in a journal: `number` entries are shared, `kind` is the last of them."""
+    """A point in a journal where a run can be forked, after entry `number` of this `kind`."""
 
     number: int
     kind: str
@@ -58,7 +58,7 @@ class Fork(Struct, frozen=True, kw_only=True):
 
 
 def find_points(run_id: str, entries: Sequence[Entry]) -> tuple[Point, ...]:
-    """List the entries at which a run can be forked: no step is running and no answer is pending."""
+    """List the points at which a run can be forked: no step is running and no answer is pending."""
     state = RunState(run_id)
     points: list[Point] = []
     for number, entry in enumerate(entries, start=1):
@@ -69,7 +69,7 @@ def find_points(run_id: str, entries: Sequence[Entry]) -> tuple[Point, ...]:
 
 
 async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: DriveOptions | None = None) -> Fork:
-    """Make the new run and drive it. Raises `UsageError` for a number at which a run cannot be forked."""
+    """Create the new run and drive it. Raises `UsageError` if the run can't be forked at this entry."""
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
     _check_point(request.at, find_points(run_id, entries))
@@ -120,7 +120,7 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
 def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> ResolvedAgent:
     """Resolve the current agent and settings, with the parent's model unless another one is requested.
 
-    A parent that was started elsewhere does not choose who is asked.
+    The model of a parent from elsewhere is not used, because an imported journal must not choose the provider.
     """
     if not (is_own or request.provider or request.model):
         return resolve_agent(host, started.agent)
@@ -163,7 +163,7 @@ async def _build_start(
 
 
 def _adapt(entries: Sequence[Entry], new_id: str) -> list[Entry]:
-    """Adapt approvals, which belong to one run: decided ones keep their decision under an ID of the new run."""
+    """Give approvals an ID of the new run, because an approval belongs to one run. Decisions stay."""
     adapted: list[Entry] = []
     times_asked: dict[str, int] = {}
     for entry in entries:

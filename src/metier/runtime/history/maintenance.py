@@ -1,4 +1,4 @@
-"""Maintenance of stored runs: delete ended ones with their folders, rebuild an event log from its journal."""
+"""Maintenance of stored runs: delete old ones with their folders, rebuild event logs from journals."""
 
 import json
 import os
@@ -28,19 +28,19 @@ from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import Sink
 
 DELETION_BATCH = 500
-"""Number of runs deleted per transaction: enough to share its cost, few enough that drivers wait for milliseconds."""
+"""Number of runs deleted per transaction: many, to share its cost, but not so many that drivers wait noticeably."""
 _ALL_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Rules for deleting ended runs: keep the newest `keep`, and delete only those that ended long enough ago."""
+    """Which ended runs to delete: all but the newest `keep`, and only those older than the given days."""
 
     keep: int = 0
     older_than_days: float | None = None
 
 
 async def list_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[list[RunRow]]:
-    """Yield pages of ended runs that no process drives and whose parent has ended too, oldest first."""
+    """Yield pages of ended runs without a driver whose parent has also ended, oldest first."""
     before, below = _get_deadline(runtime, wanted), 0
     if wanted.keep:
         below = await _get_oldest_kept(runtime.store, wanted.keep)
@@ -54,10 +54,10 @@ async def list_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[l
         yield [row for row in page if not row.driver]
 
 
-# The rows go first, one transaction per batch. A note beside the run folders names the batch until its folders are
-# gone, so that the next deletion finishes an interrupted one.
+# Rows are deleted before folders, one transaction per batch. A note next to the run folders names the batch until its
+# folders are deleted, so that the next deletion can finish an interrupted one.
 async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable[[Sequence[str]], None]) -> int:
-    """Delete them in batches; `tell` gets the ids of each batch that is gone. Returns how many went."""
+    """Delete old runs in batches; `tell` gets the IDs of each deleted batch. Return the number of deleted runs."""
     await anyio.to_thread.run_sync(_remove_noted, runtime.host, await _get_noted(runtime))
     before = _get_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
     count = 0
@@ -89,18 +89,18 @@ async def _get_oldest_kept(store: Store, keep: int) -> int:
 
 
 async def _is_needed(store: Store, row: RunRow) -> bool:
-    """Return True if the parent is unfinished and may still read the run's end."""
+    """Return True if the parent has not ended, so that it may still read the end of this run."""
     parent = await store.find_run(row.parent_run_id) if row.parent_run_id else None
     return parent is not None and parent.status not in ENDED
 
 
 async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
-    """Delete the runs and return the deleted ones; a run that a process started to drive meanwhile is kept."""
+    """Delete the runs and return the deleted ones. Runs that a process drives by now are kept."""
     if not run_ids:
         return []
     note = runtime.host.runs / f"{DELETING}{os.getpid()}.json"
-    # Before the rows go: after a kill the note tells a folder that is left over from a run that was lost.
-    with suppress(OSError):  # a full disk is a reason to delete
+    # Before the rows are deleted: after a kill, the note distinguishes a leftover folder from that of a lost run.
+    with suppress(OSError):  # deletion must work on a full disk
         note.write_text(json.dumps(list(run_ids)), encoding="utf-8")
     try:
         deleted = await runtime.store.delete_runs(run_ids, updated_before=before)
@@ -112,7 +112,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
 
 
 async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
-    """Delete on a full disk: folders first, which need no space, then a few rows at a time with the freed space."""
+    """Delete on a full disk: folders first, which needs no space, then a few rows at a time in the freed space."""
     if await _remove_folders(runtime, run_ids):
         return await _delete(runtime, run_ids, before)
     if len(run_ids) == 1:
@@ -137,7 +137,7 @@ async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
 
 
 async def _get_noted(runtime: Runtime) -> dict[Path, list[str]]:
-    """Return the notes of interrupted deletions, each with those of its runs that are gone."""
+    """Return the notes of interrupted deletions, each with its runs that are no longer in the store."""
     return {
         note: [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
         for note, noted in read_deletions(runtime.host.runs).items()
@@ -155,7 +155,7 @@ def _remove_noted(host: Host, noted: dict[Path, list[str]]) -> None:
 async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
     """Remove local folders of runs that another machine deleted from the shared store."""
     if runtime.host.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
-        return  # an empty store is more likely a wrong address than an old one
+        return  # an empty store more likely means a wrong address than that all runs were deleted
     runs = runtime.host.runs
     for name in await anyio.to_thread.run_sync(_list_untouched, runs, before):
         if await runtime.store.find_run(name) is None:
@@ -163,7 +163,7 @@ async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
 
 
 def _list_untouched(runs: Path, before: datetime) -> list[str]:
-    """List the run folders that were last changed before that time."""
+    """List the run folders that were last modified before this time."""
     return [folder.name for folder in iterate_folders(runs) if folder.stat().st_mtime < before.timestamp()]
 
 
@@ -174,7 +174,7 @@ class Rebuilt(Struct, frozen=True, kw_only=True):
 
 
 async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
-    """Write `events.jsonl` again. Events keep their times if the old log still has them.
+    """Write `events.jsonl` again. Events keep their times if the old log still contains them.
 
     Raises `LeaseHeld` while a process drives the run.
     """
@@ -183,7 +183,8 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
         entries = await read_entries(runtime.store, run_id)
         get_start(run_id, entries)
         path = runtime.folder(run_id) / FILE_NAME
-        with suppress(LogError):  # a damaged log is what this is for; one that is ahead is the only witness of a loss
+        # A damaged log is the reason to rebuild it. But a log ahead of the journal proves lost entries: it must stay.
+        with suppress(LogError):
             check_journal(path.parent, run_id, entries)
         old = _read_old(path)
         draft = path.parent / "rebuilt" / FILE_NAME
@@ -219,7 +220,7 @@ class _Restamping:
 
 
 def _read_old(path: Path) -> list[EventRecord]:
-    """Read the readable events; a damaged log is a reason to rebuild it."""
+    """Read the events up to the first damaged one."""
     records: list[EventRecord] = []
     try:
         records.extend(read_events(path))

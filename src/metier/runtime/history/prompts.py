@@ -54,11 +54,11 @@ _GIVEN = "the request"
 class ShownLayer(Struct, frozen=True, kw_only=True):
     name: str
     source: str
-    """Origin of its text: a file, earlier turns, or the input."""
+    """Origin of the text: a file, earlier turns, or the input."""
     source_sha256: str
     """Hash of the whole source file; empty if there is none."""
     sha256: str
-    """Hash of the text as sent."""
+    """Hash of the sent text."""
     bytes: int
     tokens: int
     text: str
@@ -105,7 +105,7 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
 
 
 async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
-    """Return the first prompt of a run of this request. Nothing is recorded or sent, no toolset is started."""
+    """Return the first prompt of a run with this request. Nothing is recorded, sent or started."""
     host = runtime.host
     wanted = request.agent if request.order is not None else request.agent or host.settings.runtime.agent or ""
     agent = resolve_agent(host, wanted, model=request.model)
@@ -139,7 +139,7 @@ def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:
 def _show(
     state: RunState, services: Services, fitted: FittedPrompt, *, request: ModelRequest, files: Sequence[str]
 ) -> ShownPrompt:
-    """Build the shown prompt; `files` are those of the task: `TASK.md`, and the step's if it is another one."""
+    """Build the shown prompt; `files` are the task's `TASK.md` and, if different, the file of the step."""
     segments = list_segments(fitted)
     sources = _describe_sources(state, services, files)
     costs = {"tools": fitted.tool_schema_tokens, **fitted.layers}
@@ -173,7 +173,7 @@ def _show(
 
 
 def _describe_sources(state: RunState, services: Services, files: Sequence[str]) -> dict[str, str]:
-    """Describe the origin of each layer, in words or as its file."""
+    """Describe the origin of each layer, or name its file."""
     shown = len(list_described(state, services))
     return {
         **dict.fromkeys(LAYERS, "built in"),

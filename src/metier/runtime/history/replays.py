@@ -1,4 +1,4 @@
-"""Replay of a run from its stored data: no key, no network, no process, and none of its files."""
+"""Replay of a run from its stored data, without a key, network access, processes or the run's files."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -68,10 +68,10 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
 
 
 async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool = False) -> ReplayReport:
-    """Drive a run again from its journal and compare.
+    """Drive a run again from its journal and compare the entries.
 
-    It sees the definitions that are pinned to the run, or those of the workspace as they are now. Raises `BlobUnknown`
-    when what it used is not kept.
+    The replay uses the pinned definitions, or the current ones of the workspace. Raises `BlobUnknown` if a pinned one
+    is no longer stored.
     """
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
@@ -87,13 +87,13 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
 async def replay_entries(
     run_id: str, entries: Sequence[Entry], *, host: Host, store: Store, with_current_files: bool = False
 ) -> ReplayReport:
-    """Replay a journal from any source; its blobs are in `store`."""
+    """Replay a journal from any source, whose blobs are in `store`."""
     services = await build_replay_services(host, store, entries, with_current_files=with_current_files)
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services))
 
 
 async def replay_archive(archive: Archive, *, host: Host, store: Store) -> ReplayReport:
-    """Replay a run in a file and its descendants: the report of the first one that differs, otherwise its own."""
+    """Replay an archived run and its descendants. Return the first report with a difference, otherwise the run's."""
     with_blobs = open_archive_store(archive, store)
     for child in archive.children:
         report = await replay_entries(child.run_id, child.entries, host=host, store=with_blobs)
@@ -103,7 +103,7 @@ async def replay_archive(archive: Archive, *, host: Host, store: Store) -> Repla
 
 
 def open_archive_store(archive: Archive, store: Store) -> RecordedStore:
-    """Open a store with the blobs of an archive in addition to its own, which changes nothing."""
+    """Open a read-only view of the store that also has the blobs of an archive."""
     blobs = {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}
     return RecordedStore(store, Recording(()), blobs=blobs)
 
@@ -157,7 +157,7 @@ async def build_replay_services(
     with_current_files: bool = False,
     changes: ReplayChanges = NO_CHANGES,
 ) -> Services:
-    """Build the run's services with the changes, and without anything that could have an effect."""
+    """Build the services for a replay with these changes. They can't have any effect."""
     started = find_origin(entries) or get_start("", entries)
     run = await restore_run(host, store, folder=host.runs, started=started)
     agent = run.agent
@@ -176,7 +176,7 @@ async def build_replay_services(
     sources = _get_policy_sources(run, agent, policy_file, trusted=trusted, with_current_files=with_current_files)
     current = list_outside_scripts(packages, host.workspace) if with_current_files else None
     sources = replace(sources, outside=await get_outside(started.pins, store) if current is None else current)
-    # Paths are judged as they were where the run took place.
+    # Rules are evaluated for the paths of the machine that the run was on.
     root = Path(started.root)
     default = ProfilePolicy(settings.runtime.profile, tools, reading=started.reading_sandbox)
     policy = build_policy(packages, tools, workspace=root, profile=default, sources=sources)
@@ -226,16 +226,16 @@ def _get_policy_sources(
 
 
 def _problems(entries: Sequence[Entry]) -> tuple[Problem, ...]:
-    """Return as many problems as there were then: files that could not be loaded are not stored."""
+    """Return as many problems as the catalog had then. Files that could not be loaded are not stored."""
     count = next((entry.problems for entry in entries if isinstance(entry, CatalogLoaded)), 0)
     return (Problem(severity="error", code="recorded", message="Recorded with the run"),) * count
 
 
 class _RecordedTool:
-    """A known tool that is not run: step results come from the record."""
+    """A tool of the run that is never executed, because the recording has its results."""
 
     def __init__(self, info: ToolInfo, real: Tool | None) -> None:
-        """`real` is the tool as on the run's machine; it decides which calls it rejects."""
+        """Take the `real` tool with the run's paths, which decides about calls to reject."""
         self.info = info
         self._refusing = real if isinstance(real, Refusing) else None
 

@@ -1,4 +1,4 @@
-"""Details of a run: the files it wrote, one exchange with the model, its state at one journal entry."""
+"""Details of a run: the files that it wrote, an exchange with the model, its state at a journal entry."""
 
 import hashlib
 import json
@@ -75,7 +75,7 @@ async def read_artifact(runtime: Runtime, run_id: str, sha256: str) -> tuple[Art
 
 
 def _find(entries: Sequence[Entry], roots: Sequence[Path]) -> Iterator[Artifact]:
-    """Yield artifacts in the run's folder or workspace only: an imported journal may name any path."""
+    """Yield the artifacts in the run's folder or the workspace. An imported journal may name any other path."""
     finished = [entry for entry in entries if isinstance(entry, StepFinished)]
     for step_id, noted in ((step.step_id, noted) for step in finished for noted in step.artifacts):
         given, size = Path(str(noted.get("path", ""))), noted.get("bytes")
@@ -101,7 +101,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
     is_exact: bool
     """Whether the rebuilt request has the recorded hash."""
     replies: tuple[str, ...]
-    """Replies as JSON; two if the first one was unusable, none if no reply came."""
+    """Replies as JSON: two if the first one was invalid, none if no reply arrived."""
 
 
 async def read_exchange(runtime: Runtime, run_id: str, turn: int) -> Exchange:
@@ -137,12 +137,12 @@ type Clean = Callable[[JsonValue], JsonValue]
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """One fact of the run's state, in words."""
+    """A fact about the state of the run, for display."""
 
     name: str
     value: str
     before: str = ""
-    """The previous entry's value, if it was different."""
+    """Value before the entry, if it was different."""
     is_changed: bool = False
 
 
@@ -161,16 +161,14 @@ class Moment(Struct, frozen=True, kw_only=True):
 
 
 async def read_moment(runtime: Runtime, run_id: str, number: int, *, entries: Sequence[Entry] | None = None) -> Moment:
-    """Return the state at an entry; `entries` is the whole journal, if read. Raises `UsageError` for an unknown
-    number.
-    """
+    """Return the state at an entry; `entries` is the whole journal, if already read. Raises `UsageError`."""
     entries = await runtime.read_entries(run_id) if entries is None else entries
     clean = build_host_cleaner(runtime.host).value
     return build_moment(run_id, entries, number, clean=clean)
 
 
 def build_moment(run_id: str, entries: Sequence[Entry], number: int, *, clean: Clean) -> Moment:
-    """Pure."""
+    """Fold the entries up to this number, and compare the state with the one before. Pure."""
     if not 1 <= number <= len(entries):
         raise UsageError(f"Run {run_id!r} has no entry {number}", hint=f"Its journal has entries 1 to {len(entries)}")
     state = RunState(run_id)
@@ -199,7 +197,7 @@ def _compare(before: dict[str, str], after: dict[str, str], *, clean: Clean) -> 
 
 
 def _describe(state: RunState) -> Iterator[tuple[str, str]]:
-    """Yield the known values by name, without empty ones."""
+    """Yield the values of the state by name, without empty ones."""
     yield "status", state.status
     yield "phase", state.phase
     yield "turn", str(state.turn)

@@ -1,4 +1,4 @@
-"""Views of runs: folded from the event log, or from the journal if that log is on another machine."""
+"""Views of runs, folded from the event log, or from the journal if the log is on another machine."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,7 +28,7 @@ from metier.views.fold import fold_all, with_answer
 from metier.views.run_view import RunLimits, RunView, StepView
 
 MAX_CHILDREN = 50
-"""Maximum number of shown child runs; a page with thousands would help no reader."""
+"""Maximum number of shown child runs. A page with thousands would be useless."""
 _MAX_LEVELS = 4
 
 
@@ -55,7 +55,7 @@ async def read_run_view(
 ) -> RunView:
     """Return the view of a run with its child runs. An unknown run has an empty view.
 
-    `entries` are its journal, where that was read. Totals need all children: pass None for `max_children`.
+    `entries` is its journal, if already read. Totals need all children: pass None for `max_children`.
     """
     entries = await runtime.read_entries(run_id) if entries is None else entries
     state = fold(run_id, entries)
@@ -65,14 +65,14 @@ async def read_run_view(
     views = tuple(
         [await read_run_view(runtime, each, levels=levels - 1, max_children=max_children) for each in children]
     )
-    # The totals of a finished run include its children: the fold must know them, or they count twice.
+    # The totals of a finished run include its children. The fold must know the children, or they count twice.
     view = fold_all(_complete(runtime.host, row, logged=logged, entries=entries), RunView(children=views))
     view = with_answer(view, build_host_cleaner(runtime.host).text(state.result))
     return replace(view, limits=_get_limits(state, entries), children=views)
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
-    """Return each step's file changes as unified diffs by `run:step`, child runs included, without secrets."""
+    """Return the file changes of each step, including child runs, as redacted unified diffs by `run:step`."""
     clean = build_host_cleaner(runtime.host).text
     found = await read_changes(runtime, run_id, entries=entries)
     named = {step.step if ":" in step.step else f"{run_id}:{step.step}": step.changes for step in found}
@@ -80,7 +80,7 @@ async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[En
 
 
 def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
-    """Read the readable events; a log that is being written may end in the middle of a line."""
+    """Read the events up to the first unreadable one. A log that is being written may end in the middle of a line."""
     records: list[EventRecord] = []
     try:
         records.extend(read_events(runtime.folder(run_id) / FILE_NAME))
@@ -92,14 +92,14 @@ def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
 def _complete(
     host: Host, row: RunRow | None, *, logged: Sequence[EventRecord], entries: Sequence[Entry]
 ) -> Sequence[EventRecord]:
-    """Complete the log, which has more details and times, with the journal's later events."""
+    """Append events of later journal entries to the log, which has more details and the times."""
     last = max((record.entry for record in logged), default=0)
     if row is None or last >= len(entries):
         return logged
     recorder = EventRecorder()
     JournalReplayer(host, row.run_id, recorder).tell(entries)
-    # Journal entries carry no times. The index knows when the run started and when it last changed; the time of this
-    # look would make the run's duration grow with every look at a run that no process drives.
+    # Journal entries have no times, so use those of the index: the run's start and its last change. With the current
+    # time, the duration of an interrupted run would grow each time it is shown.
     latest = max((row.updated_at, *(record.timestamp for record in logged[-1:])))
     added = [record for record in recorder.records if record.entry > last]
     return [*logged, *(_stamp(record, row.created_at if record.entry == 1 else latest) for record in added)]
@@ -120,7 +120,7 @@ async def render_shared_run(runtime: Runtime, run_id: str) -> str:
     """Render a run as a page to share. Raises `ConfigError` if the template package is not installed."""
     if find_spec("jinja2") is None:
         raise ConfigError("A page needs the package 'jinja2', which is not installed", hint=hint_extra("server"))
-    # Of the extra: loaded when a page is wanted, so that no other command needs it.
+    # Imported here, because the template package is an extra.
     from metier.views.page.environment import render_share  # noqa: PLC0415
 
     view = await read_run_view(runtime, run_id)
@@ -128,7 +128,7 @@ async def render_shared_run(runtime: Runtime, run_id: str) -> str:
 
 
 async def read_whole_step(runtime: Runtime, run_id: str, step: StepView) -> StepView:
-    """Read a step with its whole output and change from the journal; events have only the first lines."""
+    """Read a step with its whole output and diff from the journal. Events have only the first lines."""
     entries = await read_entries_of(runtime.store, run_id, StepFinished)
     end = next((entry for entry in reversed(entries) if entry.step_id == step.step_id), None)
     if end is None:

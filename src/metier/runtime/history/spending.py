@@ -1,4 +1,4 @@
-"""Usage and cost: of a workspace from the totals of the store, of a conversation from its journals."""
+"""Usage and cost of a workspace, from the totals of the store, and of a conversation, from its journals."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Spending(Struct, frozen=True, kw_only=True):
     """Number of runs created in that time."""
     completed: int
     unrecorded: int
-    """Number of ended runs that are not counted yet: of an earlier version, or imported."""
+    """Number of ended runs that are not counted yet, because they are imported or from an earlier version."""
 
     @property
     def whole(self) -> Usage:
@@ -45,7 +45,7 @@ class Spending(Struct, frozen=True, kw_only=True):
 async def read_spending(
     runtime: Runtime, by: Grouping, *, since: datetime | None = None, limit: int = MAX_GROUPS
 ) -> Spending:
-    """Read sums only: the time does not depend on the number of runs."""
+    """Read the totals. The time doesn't depend on the number of runs."""
     usage, span = runtime.store.usage, get_span(runtime, since)
     days = _build_totals(await usage.sum_by("day", span, limit=limit))
     runs, completed = await usage.count_created(since=since)
@@ -65,7 +65,7 @@ async def record_old_runs(runtime: Runtime) -> int:
         for run_id in run_ids:
             try:
                 await record_usage(runtime.store, await runtime.read(run_id))
-            except MetierError:  # a damaged journal must not keep the others from being counted, nor be read forever
+            except MetierError:  # a damaged journal; count it as empty, or every call would read it again
                 await runtime.store.usage.record(run_id, ())
             count += 1
     return count
@@ -99,7 +99,7 @@ async def read_call_times(runtime: Runtime, runs: Sequence[RunTime]) -> list[tup
     for run in runs:
         try:
             replies = await read_entries_of(runtime.store, run.run_id, ModelReplied)
-        except StoreError:  # a damaged journal must not hide the times of the others
+        except StoreError:  # skip damaged journals
             continue
         times += [(run.model or "none", reply.latency_ms / 1000) for reply in replies]
     return times
@@ -139,5 +139,5 @@ def _build_totals(found: list[UsageTotal]) -> tuple[Total, ...]:
 async def read_days(
     runtime: Runtime, by: Grouping, *, names: tuple[str, ...], since: datetime | None
 ) -> list[DayTotal]:
-    """Return the named groups by day; empty if the grouping is by day already."""
+    """Return the totals of these groups by day; empty if the grouping is by day already."""
     return [] if by == "day" else await runtime.store.usage.sum_by_day(by, get_span(runtime, since), names=names)

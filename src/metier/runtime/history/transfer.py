@@ -1,4 +1,4 @@
-"""Export of runs with or without secrets, and import into another workspace."""
+"""Export of runs, redacted or exact, and import into another workspace."""
 
 import hashlib
 import json
@@ -44,10 +44,10 @@ type BlobKind = Literal["entry", "json", "text"]
 
 
 async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> Archive:
-    """Export everything stored about a run and its child runs. Unless `exact`, secrets are removed from texts, and
-    the journals still fold and replay: dependent hashes are computed again.
+    """Export everything stored about a run and its child runs. Unless `exact`, secrets are redacted.
 
-    Raises `UsageError` where a secret decides what a run does, so that it cannot be taken out.
+    A redacted journal still folds and replays, because hashes of redacted texts are computed again. Raises `UsageError`
+    if the run would behave differently without a secret.
     """
     archive = await _export_one(runtime, run_id, exact=exact)
     children: dict[str, Archive] = {}
@@ -64,9 +64,8 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
 async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str, str], base: str) -> Archive:
     """Rename folders in a run, so that it reveals nothing about its machine.
 
-    A name that was cut short in a text is found too, as far as it goes beyond the folder `base`. Neither the event log
-    nor the record is in the result: both can be made from the journal. Raises `UsageError` where the run would do
-    something else with these names.
+    Truncated names are renamed too, if they extend beyond the folder `base`. The result has no event log and no record,
+    which can be rebuilt from the journal. Raises `UsageError` if the run would behave differently with the new names.
     """
     children = tuple(
         [await relocate_run(replace(child, children=()), runtime, moved=moved, base=base) for child in archive.children]
@@ -115,7 +114,7 @@ async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
 async def import_run(runtime: Runtime, archive: Archive) -> RunState:
     """Import a run with its descendants under their IDs. Raises `RunExists`.
 
-    Those come first, so that an import which was cut short can be done again; one that is here already stays as it is.
+    Descendants are imported first, so that an interrupted import can be repeated. Existing ones stay unchanged.
     """
     if await read_entries(runtime.store, archive.run_id):
         raise RunExists(f"There is already a run {archive.run_id!r}", hint="It is here already: `agent runs show` it")
@@ -144,7 +143,7 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
 
 
 def _open_approvals(archive: Archive, state: RunState, *, now_row: RunRow) -> list[ApprovalRow]:
-    """List the approvals that the run waits for, so that they can be decided here too."""
+    """List the approvals that the run waits for, so that they can be decided here."""
     return [
         ApprovalRow(
             approval_id=step.approval_id,
@@ -176,13 +175,13 @@ async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str,
     for digest in list_digests(entries):
         try:
             blobs[digest] = await runtime.store.get_blob(digest)
-        except BlobUnknown:  # 64 hexadecimal digits that name nothing, or a catalog too large to be kept
+        except BlobUnknown:  # not the digest of a blob, or of a catalog too large to store
             missing.add(digest)
     return blobs | _read_definitions(missing, runtime.host)
 
 
 def _read_definitions(missing: Collection[str], host: Host) -> dict[str, bytes]:
-    """Read definitions of large catalogs, of which only hashes are pinned, if their files are unchanged."""
+    """Read unchanged definitions of large catalogs, of which only hashes are pinned."""
     if not missing:
         return {}
     files = [package.definition.data for package in get_skills(host)[0]]
@@ -207,8 +206,9 @@ async def _redact(archive: Archive, runtime: Runtime) -> Archive:
 
 
 def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
-    """Clean texts and arguments; digests, IDs and hashes are no text."""
-    cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
+    """Redact texts and arguments, but not digests, IDs and hashes."""
+    # `clean` accepts any value and returns one of the same type.
+    cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))
     if isinstance(entry, RunStarted):
         return replace(cleaned, pins=entry.pins, trace_id=entry.trace_id)
     if isinstance(entry, RunAdopted):
@@ -223,7 +223,7 @@ def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
 def _clean_blobs(
     blobs: Mapping[str, bytes], entries: Sequence[Entry], cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Clean blobs, which get new digests; the second value maps the old ones to them."""
+    """Redact blobs, which get new digests. The second value maps old to new digests."""
     pinned = [entry.pins for entry in entries if isinstance(entry, RunStarted | RunAdopted | ModelChanged)]
     kinds: dict[str, BlobKind] = {digest: _get_kind(name) for pins in pinned for name, digest in pins.items()}
     cleaned: dict[str, bytes] = {}
@@ -248,7 +248,7 @@ def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
 
 
 def _get_kind(pin: str) -> BlobKind:
-    """Return the kind of the bytes behind a pin, also for pins of a parent."""
+    """Return the kind of a pin's bytes, also for pins inherited from a parent."""
     name = pin.split(":", 2)[2] if pin.startswith(PARENT_PREFIX) else pin.removeprefix(ORIGIN_PREFIX)
     if name == START:
         return "entry"
@@ -263,7 +263,7 @@ def _clean_text(data: bytes, cleaner: Cleaner) -> bytes:
 
 
 def _clean_json(data: bytes, cleaner: Cleaner) -> bytes:
-    """Clean the strings one by one, so that it stays JSON."""
+    """Redact the strings one by one, so that the result is valid JSON."""
     before = cast("JsonValue", json.loads(data))  # what a parser of JSON gives
     after = _clean_strings(before, cleaner)
     return data if after == before else json.dumps(after, ensure_ascii=False).encode()
@@ -291,7 +291,7 @@ def _rename(entry: Entry, renamed: Mapping[str, str]) -> Entry:
 async def _derive(
     run_id: str, entries: tuple[Entry, ...], blobs: Mapping[str, bytes], *, runtime: Runtime
 ) -> tuple[Entry, ...]:
-    """Compute request hashes and other values that depend on changed texts."""
+    """Replay the run to compute request hashes and other values again that depend on changed texts."""
     store = RecordedStore(runtime.store, Recording(()), blobs=blobs)
     services = await build_replay_services(runtime.host, store, entries)
     outcome = await replay(run_id, entries, services, rederive=True)

@@ -1,4 +1,4 @@
-"""Undo of a run's file changes: plan it, show it, do it. The plan is made from the journal and the current files."""
+"""Undo of a run's file changes: plan, preview and apply. The plan is built from the journal and the current files."""
 
 import difflib
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     now: FileState | None
     target: FileState | None
     is_conflict: bool = False
-    """Whether the file is in neither the state before the run nor the one after it."""
+    """Whether the file was changed after the run."""
     cannot: str = ""
     """Reason why it can't be restored."""
     diff: str = ""
@@ -60,7 +60,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 class UndoPlan(Struct, frozen=True, kw_only=True):
     run_id: str
     to: str
-    """The first effect to undo."""
+    """Name of the first effect to undo."""
     files: tuple[PlannedFile, ...]
     unknown: tuple[str, ...] = ()
     """Steps with unknown changes."""
@@ -90,16 +90,16 @@ async def read_effects(
     only_here: bool = False,
     entries: Sequence[Entry] | None = None,
 ) -> list[FileEffect]:
-    """List the file changes of a run and its child runs, in order. Steps that a kill interrupted are examined now.
+    """List the file changes of a run and its child runs, in order. Interrupted steps are examined now.
 
-    With `only_here` what it did elsewhere is left out. Raises `UsageError` then for one that was not started here.
+    With `only_here`, changes on another machine are left out, and a run that was not started here raises `UsageError`.
     """
     found: list[FileEffect] = []
     entries = await read_entries(runtime.store, run_id) if entries is None else entries
     for effect in list_effects(run_id, _keep_here(runtime, run_id, entries) if only_here else entries, prefix=prefix):
         if isinstance(effect, ChildRequested):
             if effect.order.worktree:
-                continue  # it changed nothing here
+                continue  # it changed files in its own worktree only
             child = effect.child_run_id
             found += await read_effects(runtime, child, prefix=f"{child}:", only_here=only_here)
         elif isinstance(effect.before, dict):
@@ -110,7 +110,7 @@ async def read_effects(
 
 
 async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
-    """Return the changes that an undo would make. Raises `UsageError` for an unknown step and for an imported run."""
+    """Plan the changes of an undo. Raises `UsageError` for an unknown step and for an imported run."""
     pending = find_open_undo(_keep_here(runtime, run_id, await read_entries(runtime.store, run_id)))
     if pending is not None:
         wanted = [Restoration(path=each.path, expected=each.before, target=each.after) for each in pending.changes]
@@ -151,7 +151,7 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
 
 
 async def render_change(runtime: Runtime, change: FileChange) -> str:
-    """Render the change as a unified diff, or a sentence for binary or missing content."""
+    """Render the change as a unified diff, or a message for binary or missing content."""
     before, after = [await _read(runtime, state) for state in (change.before, change.after)]
     return _render_diff(change.path, (change.before, before), (change.after, after))
 
@@ -160,12 +160,12 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     """File changes of one step or one undo."""
 
     step: str
-    """Step ID, with the run's ID before it for a child run."""
+    """Step ID, prefixed with the run ID in a child run."""
     tool: str
     unknown: str
     """Reason why its changes are unknown."""
     changes: dict[str, str]
-    """Path → unified diff; texts are unredacted."""
+    """Unified diff by path, not redacted."""
 
 
 async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> list[StepChanges]:
@@ -183,7 +183,7 @@ async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[Entry
 
 
 async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list[str], list[str]]:
-    """Restore the files. Deletions come first, deepest first: a folder may have to make room for a file."""
+    """Restore the files. Deletions come first, deepest paths first, because a file may replace a folder."""
     restored: list[str] = []
     failed: list[str] = []
     gone = sorted((file for file in files if file.target is None), key=lambda file: -len(Path(file.path).parts))
@@ -225,7 +225,7 @@ async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool)
 
 
 def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """List the entries recorded in this store. An imported journal must not choose files to write or their content."""
+    """Return the entries recorded in this store. An imported journal must not choose files to write."""
     if not is_started_here(runtime.host, run_id, entries):
         raise UsageError(
             f"Run {run_id!r} was not started here, so nothing is written back from it",
@@ -236,7 +236,7 @@ def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[Entry]) -> Seque
 
 
 async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:
-    """Examine a step without a result: differences from its intent may be its doing, or another program's."""
+    """Find the changes of a step without a result. They may have been made by the step or by another program."""
     assert isinstance(effect.before, dict)
     if unknown := effect.before.get("unknown"):
         return replace(effect, unknown=str(unknown), before=None)

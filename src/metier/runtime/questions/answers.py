@@ -1,6 +1,7 @@
-"""Answers to a waiting run, and their way into the journal.
+"""What a user decides so that a run can continue, and how it gets into the journal.
 
-A run may wait for its children's questions, or because files of a skill changed while it waited.
+Answers to questions, higher limits, another model, and acceptance of changed skill files. The run that asks may be a
+child of the run that the user answers.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ FLAGS: dict[Limit, str] = {
 
 
 class RaisedLimits(Struct, frozen=True, kw_only=True):
-    """Limits that a user raises; None leaves a limit unchanged."""
+    """Limits that the user raises; None leaves a limit unchanged."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None
@@ -75,7 +76,7 @@ class LimitRaise(Struct, frozen=True, kw_only=True):
     limits: RaisedLimits
     by: str
     stopper: Stopper
-    """Stops the run from now on: a timeout used up the previous one."""
+    """Stopper for the continued run, because a timeout has set the previous one."""
 
 
 type LimitAsker = Callable[[RunState], Awaitable[LimitRaise | None]]
@@ -91,15 +92,15 @@ class Answer(Struct, frozen=True, kw_only=True):
     raised: RaisedLimits = field(default_factory=RaisedLimits)
     """Limits to raise."""
     model: str = ""
-    """Model for continuing a run that its provider ended; empty for that of the settings."""
+    """Model for continuing a run that its provider ended; empty for the one of the settings."""
     reopens: bool = False
     """Whether the user wants to continue a run that a limit or its provider ended."""
     accepts_changed_skills: bool = False
-    """Continue with the current files of skills, although they changed since the run started."""
+    """Continue with the current files of skills, even if they changed since the run started."""
 
     @property
     def is_any(self) -> bool:
-        """Return True if it answers a question of the run."""
+        """Return True if it answers a question or resolves an interrupted step."""
         return self.values is not None or self.doubt is not None
 
 
@@ -112,20 +113,20 @@ async def take_answer(
     remembered: frozenset[str] = frozenset(),
     has_resumed: bool = False,
 ) -> bool:
-    """Record new answers; False if the run still waits, or has ended.
+    """Record new answers. Return False if the run still waits or has ended.
 
-    `has_resumed` where the journal says already that this driver continues with the run.
+    With `has_resumed`, the journal already records that this driver continues the run.
     """
     state = log.state
     if state.phase in FINAL:
         return False
     if state.pause is not None and state.pause.pause == "delegation":
-        # What is answered is for the run that is waited for; this one continues when that one has ended.
+        # The answer is for the waiting child. This run continues when the child has ended.
         return True
     entries = await list_answers(state, answer, approvals, remembered=remembered)
     if waits_for_answer(state) and not entries:
         return False
-    reason = state.pause.reason if state.pause else _reason_to_go_on(log)
+    reason = state.pause.reason if state.pause else _get_resume_reason(log)
     disabled = tuple(sorted(services.read_access()))
     if has_resumed and not entries and state.disabled == frozenset(disabled):
         return True
@@ -151,8 +152,8 @@ async def _list_decided(state: RunState, approvals: Approvals, remembered: froze
     return [replace(entry, remember=entry.approval_id in remembered) for entry in found]
 
 
-def _reason_to_go_on(log: RunLog) -> str:
-    """Return the reason for resuming; an unreleased lease means that the last driver was interrupted."""
+def _get_resume_reason(log: RunLog) -> str:
+    """Return the reason for resuming. An unreleased lease means that the last driver was interrupted."""
     state, started = log.state, log.state.started
     if started is not None and started.forked_at == state.seq:
         return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
@@ -171,7 +172,7 @@ def _given(state: RunState, answer: Answer) -> list[Entry]:
 
 
 def check_answer(status: RunStatus, given: Answer) -> None:
-    """Raise `UsageError` for an answer without a question, or with the wrong fields."""
+    """Raise `UsageError` for an answer without a question or with invalid fields."""
     waiting = status.waiting
     if waiting.phase in FINAL and given.is_any:
         raise UsageError(f"Run {waiting.run_id!r} is {waiting.status}; it asks nothing")
@@ -184,7 +185,7 @@ def check_answer(status: RunStatus, given: Answer) -> None:
 
 
 def _check_values(values: dict[str, JsonValue], question: UserQuestion) -> None:
-    """Check the answer to a model's question. A skill checks its answers itself and asks again."""
+    """Check the answer to a model's question. A skill validates its answers itself and asks again."""
     known = [field.name for field in question.fields]
     if unknown := [name for name in values if known and name not in known]:
         raise UsageError(
@@ -194,7 +195,7 @@ def _check_values(values: dict[str, JsonValue], question: UserQuestion) -> None:
         return
     try:
         check = SchemaCheck("ask_user", question.schema)
-    except UsageError:  # the model did not write a valid schema, so nothing can be checked
+    except UsageError:  # the model's schema is invalid, so nothing can be checked
         return
     if wrong := check.get_error(values):
         raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
@@ -205,23 +206,20 @@ def _hint(state: RunState) -> str:
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """An answer, and the runs between the one it was given to and the one that asked."""
+    """An answer, and the runs on the way from the answered run to the one that asked."""
 
     answer: Answer | None
     run_ids: frozenset[str] = frozenset()
 
     def find_for(self, run_id: str) -> Answer | None:
-        """Return the answer for a run on the way; the others only learn its addressee and the accepted code."""
+        """Return the answer for a run on the way. For the others, only its author and accepted code remain."""
         if self.answer is None or run_id in self.run_ids:
             return self.answer
         return Answer(by=self.answer.by, accepts_changed_skills=self.answer.accepts_changed_skills)
 
 
 async def address(answer: Answer | None, state: RunState, store: Store) -> Addressed:
-    """Address an answer to the run that `get_waiting` names.
-
-    A run that is parked because files of its skills changed still has runs below it that wait.
-    """
+    """Address an answer to the waiting run, which may be below a run that is paused for changed skill files."""
     if answer is None:
         return Addressed(answer=answer)
     waiting = await get_waiting(store, state)
@@ -233,11 +231,11 @@ async def address(answer: Answer | None, state: RunState, store: Store) -> Addre
 
 
 type QuestionAsker = Callable[[RunStatus], Awaitable[Answer | None]]
-"""Puts a question, or an interrupted step, to the user; None leaves the run waiting."""
+"""Asks the user a question or about an interrupted step; None leaves the run waiting."""
 
 
 def one_at_a_time(ask: Asker | None, ask_question: QuestionAsker | None) -> tuple[Asker | None, QuestionAsker | None]:
-    """Serialize the askers of runs that are driven together: a user reads one question, then the next."""
+    """Serialize the askers of runs that are driven concurrently, so that the user sees one question at a time."""
     lock = anyio.Lock()
 
     async def ask_in_turn(question: ApprovalQuestion) -> Reply | None:
@@ -258,7 +256,7 @@ class ChangedCode(Struct, frozen=True, kw_only=True):
 
     run_id: str
     code: Mapping[str, str]
-    """Pin → hash of the current tree."""
+    """Hash of the current files by pin."""
 
     @property
     def sentence(self) -> str:
@@ -267,11 +265,11 @@ class ChangedCode(Struct, frozen=True, kw_only=True):
 
 
 type CodeAsker = Callable[[ChangedCode], Awaitable[str | None]]
-"""Asks the user whether the run continues with the new files; None without an answer."""
+"""Asks the user whether the run continues with the new files. Returns who accepted, or None."""
 
 
-# The run has the bytes of a `SKILL.md`, but only the tree hash of scripts, `impl.py` and other files. So it cannot
-# continue with the old ones, and does not use new ones without asking.
+# A run stores the bytes of each `SKILL.md`, but only hashes of scripts, `impl.py` and other files. So it can't continue
+# with the old files, and must not use new ones without asking.
 async def check_changed_code(
     log: RunLog,
     run: PreparedRun,
@@ -281,16 +279,16 @@ async def check_changed_code(
     accepted: Mapping[str, str],
     park: Callable[[ChangedCode], Awaitable[None]],
 ) -> dict[str, str] | None:
-    """Return the code that the run continues with; None if it is paused because the change was not accepted.
+    """Return the code that the run continues with; None if it pauses because the change was not accepted.
 
-    `accepted` is the code that the parent run continues with, which is not asked about again. `park` puts
-    the answers on record and pauses the run before a user is asked, who may never reply.
+    `accepted` is the changed code accepted for the parent run, which needs no further question. `park` records the
+    answers and pauses the run before the user is asked, because the user may never reply.
     """
     started = log.state.started
     if run.is_dry or run.is_foreign or started is None:
         return dict(accepted)
     pins = started.pins
-    # What came with Metier changes with its version, like Metier itself.
+    # Bundled skills change with the version of Metier, so they are trusted like Metier itself.
     own = [package for package in run.agent.packages if package.source != "bundled"]
     now = await run_sync(digest_code, own, pins)
     changed = {name: tree for name, tree in now.items() if name in pins and pins[name] != tree}
@@ -303,7 +301,7 @@ async def check_changed_code(
     else:
         question = ChangedCode(run_id=log.state.run_id, code=changed)
         await park(question)
-        # An approval can be given at the same prompt; without other answers the run would not use the code now.
+        # A run that waits for other answers would not use the code yet, so ask later. Approvals are asked right after.
         is_early = waits_for_answer(log.state, "input", "in_doubt")
         by = await ask(question) if ask is not None and not is_early else None
     if by is None:
@@ -313,7 +311,7 @@ async def check_changed_code(
 
 
 async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[Entry]) -> None:
-    """Record the answers, then that the run waits for the acceptance. Without an answer it waits for that first."""
+    """Record the answers and the pause for changed code. A run that still waits for an answer keeps its pause."""
     pause = log.state.pause
     if waits_for_answer(log.state) and not answers:
         return
@@ -322,7 +320,7 @@ async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[Entr
 
 
 def build_raise(state: RunState) -> RaisedLimits:
-    """Raise the exceeded limit by its value; None if the provider ended the run."""
+    """Return twice the limit that ended the run; no limits if its provider ended it."""
     limit = find_limit(state)
     if limit is None:
         return RaisedLimits()
@@ -331,7 +329,7 @@ def build_raise(state: RunState) -> RaisedLimits:
 
 
 def render_command(state: RunState, run_id: str) -> str:
-    """Render the command that continues the run; empty if there is none."""
+    """Render the command that continues the run; empty if it can't continue."""
     limit = find_limit(state)
     if limit is not None:
         return f"agent resume {run_id} {FLAGS[limit]} {suggest_limit(state, limit):g}"
@@ -339,7 +337,7 @@ def render_command(state: RunState, run_id: str) -> str:
 
 
 async def list_retried(store: Store, state: RunState) -> list[RunState]:
-    """List the run and its descendants down to the reopened one that its provider ended; empty without one."""
+    """List the runs from this one down to a reopened descendant that its provider ended; empty without one."""
     lowest = await get_waiting(store, state)
     if lowest.phase in FINAL or not can_change_model(lowest):
         return []
@@ -350,7 +348,7 @@ async def list_retried(store: Store, state: RunState) -> list[RunState]:
 
 
 def check_model_change(state: RunState, model: str) -> None:
-    """Raise `UsageError` for a model given for a run that its provider did not end."""
+    """Raise `UsageError` if a model is given, but the provider did not end the run."""
     if model and not can_change_model(state):
         model_name = state.started.model if state.started is not None else ""
         raise UsageError(
@@ -364,8 +362,8 @@ async def build_model_change(
 ) -> ModelChanged | None:
     """Build the change to the current model settings, or to `model`; None if the run already has them.
 
-    What the command line or the caller chose for this run alone stays. Raises `UsageError` for a model that may not be
-    used.
+    A model that the command line or the caller chose for this run stays. Raises `UsageError` for a model that is not
+    allowed.
     """
     assert state.started is not None
     run = await restore_run(host, store, folder=folder, started=state.started)
@@ -395,9 +393,9 @@ async def build_model_change(
 
 
 def _take_settings(host: Host, before: Settings, *, flags: tuple[str, ...] | None) -> Settings:
-    """Return the run's settings with the current provider settings."""
+    """Return the settings of the run with the current model and retry settings."""
     model, runtime = host.settings.model, host.settings.runtime
-    # Older versions did not record the flags. A model belongs to the provider that it is named with.
+    # Older versions did not record the flags. If a flag chose another provider, the current model doesn't fit it.
     if flags is None or ("model.provider" in flags and model.provider != before.model.provider):
         model = model.model_copy(update={"provider": before.model.provider, "name": before.model.name})
     retries = {name: getattr(runtime, name) for name in _RETRIES}
@@ -420,7 +418,7 @@ def _list_changed_settings(before: Value, after: Value, prefix: str = "") -> Ite
 
 
 def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
-    """Check that the new limits suffice to continue; `state` is the deepest failed run. Raises `UsageError`."""
+    """Raise `UsageError` if the new limits don't suffice to continue; `state` is the deepest failed run."""
     limit = find_limit(state)
     if limit is not None and getattr(raised, limit) is None:
         message = state.failure.message if state.failure else state.pause.reason if state.pause else ""
@@ -433,7 +431,7 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
 
 
 def build_entries(chain: list[RunState], state: RunState, raised: RaisedLimits, *, by: str) -> list[Entry]:
-    """Build the entries for the journal of one run of the chain."""
+    """Build the entries that reopen one run of the chain."""
     entries: list[Entry] = []
     if raised.is_any:
         entries.append(

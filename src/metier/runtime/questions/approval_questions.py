@@ -1,4 +1,4 @@
-"""Approval questions and their one decision: list, inspect, decide, ask the user who watches the run."""
+"""Approval questions: list, inspect and decide them, and ask the user who is watching the run."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,23 +23,23 @@ from metier.tools.protected import runs_by_itself
 from metier.tools.schemas import SchemaCheck
 
 EXPIRY = "expiry"
-"""The decider of an expired approval."""
+"""Name recorded as the decider of an expired approval."""
 RUN_ENDED = "The run has ended"
 RUN_CANCELED = "The run was canceled"
 _PAGE = 200
 
 
 type Refuse = Callable[[str, tuple[str, dict[str, JsonValue]]], Awaitable[str]]
-"""Returns why a call would be denied in a run; empty if it would not."""
+"""Returns why a call would be denied in a run; empty if it would be allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalQuestion:
-    """One approval with everything that a user needs to decide it."""
+    """An approval with everything that the user needs to decide it."""
 
     row: ApprovalRow
     asked: ApprovalAsked | None
-    """The journal's entry; None if a kill came between the approval and its entry."""
+    """Entry of the journal; None if the process died between the approval and its entry."""
     tool: str
     arguments: dict[str, JsonValue]
     refuse: Refuse = field(repr=False, compare=False)
@@ -48,20 +48,20 @@ class ApprovalQuestion:
     """Other pending calls of the same reply."""
     number: int = 1
     total: int = 1
-    """Number of calls of one reply that a user is asked about."""
+    """Number of calls in the same reply that need an approval."""
 
     async def preview(self, arguments: dict[str, JsonValue]) -> str:
-        """Return the change that the call would make with other arguments, if its tool can show it."""
+        """Return the change that the call would make with other arguments, if its tool has a preview."""
         return (await self.look(self.tool, arguments)).preview
 
     @property
     def leads_to_running_file(self) -> bool:
-        """Return True if a link in its arguments leads to a file that programs run or obey automatically."""
+        """Return True if a link in the arguments leads to a file that programs run or read automatically."""
         return self.asked is not None and any(runs_by_itself(path) for path in self.asked.leads_to)
 
     @property
     def writes_running_file(self) -> bool:
-        """Return True if it writes a file that programs run or obey automatically, by name or through a link."""
+        """Return True if the call writes a file that programs run or read automatically, directly or through a link."""
         return find_running_file(self.arguments) is not None or self.leads_to_running_file
 
     @property
@@ -70,14 +70,14 @@ class ApprovalQuestion:
 
     @property
     def edited_arguments(self) -> dict[str, JsonValue] | None:
-        """Return the arguments that a user edited, or None if they are unchanged."""
+        """Return the arguments as edited by the user, or None if they are unchanged."""
         if self.row.edited_payload is None:
             return None
         arguments = json.loads(self.row.edited_payload)["arguments"]
         return cast("dict[str, JsonValue]", arguments)  # written by `render_edited_call`
 
     async def get_wrong_arguments(self, arguments: JsonValue) -> str:
-        """Return why edited arguments can't be used (schema or rule), or an empty string."""
+        """Return why edited arguments are rejected by the schema or the rules, or an empty string."""
         if not isinstance(arguments, dict):
             return "they are not a JSON object"
         schema = self.asked.input_schema if self.asked else {}
@@ -96,13 +96,13 @@ class Reply(Struct, frozen=True, kw_only=True):
     arguments: dict[str, JsonValue] | None = None
     """Edited arguments to approve instead."""
     remember: bool = False
-    """Don't ask about the same tool again in this run."""
+    """Don't ask about similar calls again in this run."""
     is_for_all: bool = False
-    """Apply the answer to the other pending calls of the reply."""
+    """Apply the decision to the other pending calls of the reply."""
 
 
 type Look = Callable[[str, dict[str, JsonValue]], Awaitable[CallSnapshot]]
-"""Computes the outcome of a call of this tool with these arguments now."""
+"""Computes the effect that a call with these arguments would have now."""
 
 
 class Approvals:
@@ -113,11 +113,11 @@ class Approvals:
         self._refuse = refuse
 
     async def list_all(self, *, run_id: str = "", status: str = "") -> list[ApprovalQuestion]:
-        """List open approvals, oldest first. Expired ones are closed on the way."""
+        """List approvals, oldest first. This closes expired ones."""
         return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
 
     async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[ApprovalQuestion]]:
-        """Yield the open approvals in pages, so that a long list takes no more memory than a short one."""
+        """Yield approvals in pages, so that a long list needs no more memory than a short one."""
         await self._expire_open(run_id)
         after = 0
         while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
@@ -128,8 +128,8 @@ class Approvals:
             after = rows[-1].number
 
     async def get(self, name: str) -> ApprovalQuestion:
-        """Return an approval by ID or unique prefix, with one indexed read. Raises `ApprovalUnknown`, `UsageError`."""
-        # The id itself sorts before every longer one that begins with it.
+        """Return an approval by ID or unique prefix. Raises `ApprovalUnknown`, `UsageError`."""
+        # An exact ID sorts before longer ones with the same prefix, so two rows are enough.
         found = await self._store.find_approvals(name, limit=2) if name else []
         if await self._expire(found):
             found = await self._store.find_approvals(name, limit=2)
@@ -143,20 +143,20 @@ class Approvals:
         return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
 
     async def _find_asked(self, run_id: str) -> dict[str, ApprovalAsked]:
-        """Read the approvals in a run's journal, by ID; other entries are not parsed."""
+        """Read the approval entries of a run's journal, by approval ID."""
         return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, ApprovalAsked)}
 
     async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
 
     async def look(self, question: ApprovalQuestion, arguments: dict[str, JsonValue] | None = None) -> CallSnapshot:
-        """Return the outcome that the call would have now, as it is or with other arguments."""
+        """Return the effect that the call would have now, with its own or other arguments."""
         return await self._look(question.tool, question.arguments if arguments is None else arguments)
 
     async def is_stale(self, question: ApprovalQuestion) -> bool:
         """Return True if the files of an open call changed since its preview.
 
-        Of a script nothing is known here: the run looks at its files itself before it starts it.
+        Scripts have no preview here; the run checks their files itself before it starts them.
         """
         base = question.asked.base if question.asked is not None else ""
         if not base or question.row.status != "open":
@@ -165,7 +165,7 @@ class Approvals:
         return bool(now) and now != base
 
     async def decide(self, question: ApprovalQuestion, reply: Reply) -> ApprovalQuestion:
-        """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
+        """Record a decision. The first one counts; later ones raise `ApprovalClosed` with the name of its decider."""
         edited: bytes | None = None
         if reply.arguments is not None:
             if wrong := await question.get_wrong_arguments(reply.arguments):
@@ -188,7 +188,7 @@ class Approvals:
         return decided
 
     async def list_decisions(self, run_id: str, asking: dict[str, str]) -> list[ApprovalDecided]:
-        """List the decisions about these approvals (ID → step) since they were asked."""
+        """List the decisions about these approvals, given as step by approval ID."""
         rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
         if await self._expire(rows):
             return await self.list_decisions(run_id, asking)
@@ -213,7 +213,7 @@ class Approvals:
             after = rows[-1].number
 
     async def _expire(self, rows: list[ApprovalRow]) -> bool:
-        """Close an expired approval; True if it was one."""
+        """Close the expired ones of these approvals. Return True if there were any."""
         now = self._clock.now()
         late = [row for row in rows if row.status == "open" and row.expires_at is not None and row.expires_at <= now]
         for row in late:
@@ -266,13 +266,13 @@ def _describe_closed(row: ApprovalRow) -> str:
 
 
 type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
-"""Asks about a call, and shows the reply's other pending calls; None leaves them open."""
+"""Asks the user about a call and may show the other pending ones of the reply; None leaves the call open."""
 
 
 async def ask_for_approval(
     state: RunState, ask: Asker | None, approvals: Approvals, *, stopper: Stopper
 ) -> frozenset[str] | None:
-    """Ask the user and return the approvals to remember the answer for; None if the run stays paused."""
+    """Ask the user, and return the IDs of approvals whose decision is remembered; None if the run stays paused."""
     if ask is None or stopper.is_set or state.pause is None or state.pause.pause != "approval":
         return None
     asked = [step for step in state.steps if step.approval_id]
@@ -289,7 +289,7 @@ async def ask_for_approval(
         return None
     remembered: set[str] = set()
     for question in every if reply.is_for_all else [first]:
-        # Who was faster elsewhere has decided; the run continues with that.
+        # Another approver may have been faster. Then the run continues with that decision.
         with suppress(ApprovalClosed):
             await approvals.decide(question, reply)
             remembered |= {question.row.approval_id} if reply.remember else set()
@@ -297,5 +297,5 @@ async def ask_for_approval(
 
 
 def can_ask(state: RunState, ask: Asker | None) -> bool:
-    """Return True if the run waits for an approval and a user is there to give it."""
+    """Return True if the run waits for an approval and there is an asker."""
     return ask is not None and state.pause is not None and state.pause.pause == "approval"

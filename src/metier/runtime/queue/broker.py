@@ -1,7 +1,7 @@
-"""Wake-ups through a message broker: a message names a run that can continue, and nothing else.
+"""Wake-ups through a message broker. A message only names a run that can continue.
 
-Losing one, or getting it twice, does no harm: who drives is decided by leases, and workers look into the store for
-runs that no message names. Celery is loaded only where an address is configured.
+Lost and duplicate messages are harmless: leases decide which worker drives a run, and workers also check the store for
+runs that no message names. Celery is imported only if a broker is configured.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,7 +61,7 @@ def find_address(options: WorkerOptions, environ: Mapping[str, str]) -> Address 
 
 
 def name_recovery(queue: str) -> str:
-    """Name the queue of runs whose worker died, which don't wait behind newer runs."""
+    """Return the queue for runs whose worker died, so that they don't wait behind newer runs."""
     return f"{queue}.recover"
 
 

@@ -14,8 +14,8 @@ DRIVE = "metier.drive"
 TIME_OUT = "metier.time_out"
 
 VISIBILITY_SECONDS = 30
-"""On Redis, the time for which a taken message is hidden from others. A dead worker's messages come back after it; a
-slow worker's come twice, find the run taken, and are dropped.
+"""Time for which Redis hides a taken message from other workers. Then the message of a dead worker is delivered again.
+That of a slow worker is too, but its run has a driver, so the duplicate is dropped.
 """
 
 _SEND_SECONDS = 5
@@ -33,13 +33,13 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
-        worker_redirect_stdouts=False,  # what a worker reports goes out as it is
+        worker_redirect_stdouts=False,  # reports of a worker are printed unchanged
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_timeout=_SEND_SECONDS,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        # RabbitMQ closes the channel of a task that is not acknowledged for half an hour. The run and the worker
-        # continue; the message is delivered again, finds the run taken, and is dropped.
+        # RabbitMQ closes the channel of a task that is not acknowledged within half an hour. The run and the worker
+        # continue; the message is delivered again and dropped, because the run has a driver.
         broker_channel_error_retry=True,
         broker_heartbeat=10,
         broker_transport_options=_REDIS_OPTIONS if address.is_redis else _AMQP_OPTIONS,
@@ -49,13 +49,13 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
 
 _REDIS_OPTIONS = {
     "visibility_timeout": VISIBILITY_SECONDS,
-    # Without these two a scan for messages of dead workers comes every hundred seconds or so.
+    # Without these two, Redis restores messages of dead workers only about every hundred seconds.
     "unacked_restore_interval": 1,
     "unacked_restore_throttle": 1,
     "socket_connect_timeout": _SEND_SECONDS,
 }
 _AMQP_OPTIONS = {
-    # The broker confirms a message to its sender: a short command ends right after sending it.
+    # Wait for the broker's confirmation, because a short command exits right after sending.
     "confirm_publish": True,
 }
 
@@ -66,7 +66,7 @@ def send(app: Any, task: str, run_id: str, *, queue: str) -> None:  # noqa: ANN4
 
 
 def list_failures(app: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - Celery has no types
-    """List the errors that sending can raise; those of Redis exist only if it is used."""
+    """List the errors that sending can raise. Those of Redis exist only if it is used."""
     connection: Any = app.connection_for_write()
     return (
         *(KombuError, AMQPError, MessageNacked, OSError),
@@ -76,7 +76,7 @@ def list_failures(app: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - Ce
 
 
 class CeleryBroker:
-    """`runtime.broker.Broker` on Celery."""
+    """A `Broker` that uses Celery."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -97,7 +97,7 @@ class CeleryBroker:
             try:
                 return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
             except connection.channel_errors as error:
-                # On Redis an empty queue does not exist; on RabbitMQ an unused one does not.
+                # An empty queue doesn't exist on Redis, nor an unused one on RabbitMQ.
                 if str(getattr(error, "reply_code", "")) == str(NotFound.code):
                     return 0
                 raise

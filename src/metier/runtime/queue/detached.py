@@ -1,6 +1,6 @@
-"""Background runs: submit one, answer one, drive one for a while, find those without a driver.
+"""Background runs: submit, answer and drive them, and find those without a driver.
 
-All of it is in the store. The driver of a run holds its lease; any other process only records what was decided.
+All state is in the store. The driver of a run holds its lease; other processes only record answers and decisions.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,26 +32,26 @@ from metier.store.failures import (
 )
 
 DAMAGE = (StoreDamaged, LogDamaged)
-"""Failures that another try can't fix."""
+"""Failures that another attempt can't fix."""
 NOT_OF_THE_RUN = (StoreUnavailable, StoreFull, LeaseHeld, LeaseLost, RunUnknown)
-"""Failures of the host or of the moment, which say nothing about the run."""
+"""Temporary failures, or failures of the host, which don't count against the run."""
 
 _MAX_LOOKED_AT = 1000
 """Maximum number of runs that one sweep examines, oldest first."""
 
 
-# A run that can be opened counts its attempts in its journal (`lease_terms`). One whose journal or log is damaged
-# cannot, and reads the same at every attempt: it is parked at once.
+# A run counts its attempts in its journal (`lease_terms`). One with a damaged journal or log can't be opened to do so,
+# and fails the same way at every attempt, so it is paused at once.
 async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> bool:
-    """Take the run out of its queue; False if the store can't record that now.
+    """Pause the run and remove it from its queue. Return False if the store can't record that now.
 
-    Raises `LeaseHeld` if another driver claimed the run meanwhile: that one will find the same damage and report it.
+    Raises `LeaseHeld` if another driver claimed the run meanwhile. That one finds the same damage and reports it.
     """
     sentence = failure if isinstance(failure, str) else failure.message
     with suppress(LeaseLost, RunUnknown, StoreUnavailable, StoreFull, StoreDamaged):
         lease = await runtime.store.take_lease(run_id, owner=runtime.host.owner, seconds=LEASE_SECONDS)
         try:
-            # Without a queue no worker claims it and no sweep reads it again; resuming it puts the index right.
+            # Without a queue, no worker claims it and no sweep reads it again. Resuming the run corrects the index.
             await runtime.store.update_run(lease, {"status": "paused", "queue": "", "reason": sentence})
         finally:
             await runtime.store.release_lease(lease)
@@ -75,8 +75,8 @@ async def wake(
 ) -> RunState:
     """Record an answer or a decision, so that a worker can continue. Raises `LeaseHeld` while a process drives the run.
 
-    The answer is for the run that really waits: this one, or the lowest of those it delegated to. With a `queue`, also
-    a run that a user drove so far is left to its workers. `terms` is that of a worker if no user asked for it.
+    The answer is for the run that waits: this one or a descendant. With a `queue`, its workers continue the run even if
+    the user drove it so far. `terms` limits the attempts if a worker calls this and not the user.
     """
     waiting = await runtime.get_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
@@ -88,9 +88,9 @@ async def wake(
 async def drive_for_a_while(
     runtime: Runtime, run_id: str, options: WorkerOptions, *, watch: DriveOptions, lease: Lease | None = None
 ) -> RunState:
-    """Drive until the run ends or waits, a task's turns are used up, or `watch.stopper` hands it back.
+    """Drive a run until it ends or waits, uses up `turns_per_task`, or `watch.stopper` hands it back.
 
-    Raises `LeaseHeld` when another process drives it, `LeaseLost` when one took it over meanwhile.
+    Raises `LeaseHeld` if another process drives it, `LeaseLost` if another process took it over meanwhile.
     """
     terms = LeaseTerms(
         lease=lease,
@@ -104,17 +104,17 @@ async def drive_for_a_while(
 
 
 def is_handed_back(state: RunState) -> bool:
-    """Return True if a worker handed the run back for another one."""
+    """Return True if a worker handed the run back, so that another one can continue it."""
     return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
 
 
 class Stranded(Struct, frozen=True, kw_only=True):
-    """Runs that can continue and have no driver."""
+    """Runs without a driver that can continue."""
 
     orphans: Sequence[str] = ()
     """Runs whose worker died."""
     waiting: Sequence[str] = ()
-    """Runs that no worker claimed yet, or that one handed back."""
+    """Runs that no worker has claimed yet, or that a worker handed back."""
 
 
 async def get_stranded(runtime: Runtime, queue: str) -> Stranded:
@@ -128,7 +128,7 @@ async def get_stranded(runtime: Runtime, queue: str) -> Stranded:
 async def wake_decided(
     runtime: Runtime, queue: str, *, report: Callable[[str], None] = lambda _told: None
 ) -> list[str]:
-    """Wake runs whose approvals were decided or expired without a message to a worker."""
+    """Wake runs whose approvals were decided or expired, if no worker was told."""
     rows = [*await _list_paused(runtime, queue, "paused"), *await _list_paused(runtime, queue, "delegating")]
     now = runtime.host.clock.now()
     woken: list[str] = []
@@ -139,7 +139,7 @@ async def wake_decided(
         try:
             if await _wake_answered(runtime, row):
                 woken.append(row.run_id)
-        except DAMAGE as failure:  # of one run; the others are looked at all the same
+        except DAMAGE as failure:  # a damaged run must not keep the others waiting
             with suppress(LeaseHeld):
                 if await park(runtime, row.run_id, failure):
                     report(describe_paused(row.run_id, failure))
@@ -158,7 +158,7 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
 
 
 async def _list_paused(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
-    """List all paused runs in pages: long waits must not keep others from being checked."""
+    """List all runs with this status that have no driver. All pages, so that long waits don't hide newer runs."""
     parked: list[RunRow] = []
     last = 0
     while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MAX_LOOKED_AT):
@@ -168,19 +168,19 @@ async def _list_paused(runtime: Runtime, queue: str, status: TaskState) -> list[
 
 
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
-    """Return True if no answer is missing: a user decided, or the worker that waited for a child died."""
+    """Return True if the run can continue: the user has decided, or the worker that waited for a child died."""
     pause = waiting.pause
     if pause is None or pause.pause in ("signal", "delegation"):
         return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""
     if pause.pause != "approval":
         return False
     asking = {step.approval_id: step.step_id for step in waiting.steps if step.phase == "asking"}
-    # Looking closes what is past its time.
+    # Listing the decisions also closes expired approvals.
     return bool(await runtime.approvals.list_decisions(waiting.run_id, asking))
 
 
 def leave_to_workers(queue: str = "", *, terms: LeaseTerms | None = None) -> DriveOptions:
-    """Build options that only record, drive nothing, and hand the run back to this queue or its own."""
+    """Build options that record answers without driving the run, and hand it back to this queue or its own."""
     stopper = Stopper()
     stopper.hand_back("a queue of workers")
     return DriveOptions(stopper=stopper, lease_terms=replace(terms or LeaseTerms(), queue=queue))

@@ -1,7 +1,4 @@
-"""The work of a worker on a queue.
-
-One run, a bounded pool of runs claimed from the store, and a sweep for runs that no message names.
-"""
+"""The work of a worker: driving one run, a bounded pool of claimed runs, and the sweep for runs without a message."""
 
 import dataclasses
 import logging
@@ -41,17 +38,17 @@ from metier.store.failures import LeaseHeld, RunUnknown
 logger = logging.getLogger("metier.worker")
 
 IDLE_SECONDS = 0.5
-"""Time that an idle slot waits before it checks the queue again."""
+"""Time that an idle slot waits before it tries to claim a run again."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
     host: Host
     report: Callable[[str], None]
-    """Reports, in one line each, taken runs, their outcome, and errors."""
+    """Prints one line for each outcome and error."""
     fires: bool = True
-    """Whether it fires schedules, which belong to the settings' queue, not to one that a flag names."""
+    """Whether it fires schedules. They belong to the queue of the settings, not to one given by a flag."""
     reraised: tuple[type[Exception], ...] = ()
-    """Failures that are no fault of the run: they are raised to the worker's owner."""
+    """Exceptions to raise to the caller, because they don't count against the run."""
     failures: Counter[str] = field(default_factory=Counter[str])
     """Number of consecutive failures of each run in this process."""
 
@@ -70,7 +67,7 @@ class Job(Struct, frozen=True, kw_only=True):
 async def work_on(
     job: Job, runtime: Runtime, run_id: str, *, stopper: Stopper, lease: Lease | None = None
 ) -> RunState | None:
-    """Drive a run for a while; None if another process has it or it failed. One run never ends the worker."""
+    """Drive a run for a while. Return None if another process drives it or it failed. No failure stops the worker."""
     try:
         watch = DriveOptions(stopper=stopper, report=job.report)
         state = await drive_for_a_while(runtime, run_id, job.options, watch=watch, lease=lease)
@@ -91,16 +88,16 @@ async def work_on(
 
 
 async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierError | str, lease: Lease | None) -> None:
-    """Give up for now, or for good: a damaged run at once, another one after repeated failures."""
+    """Handle a failure: report it, and pause the run if it is damaged or has failed repeatedly."""
     if lease is not None:
-        with suppress(StoreError):  # one that is lost, or given back already, stays so
+        with suppress(StoreError):  # the lease may be lost or released already
             await runtime.store.release_lease(lease)
     sentence = failure if isinstance(failure, str) else failure.sentence
     if isinstance(failure, NOT_OF_THE_RUN):
         job.report(f"run {run_id}: {sentence}")
         return
     job.failures[run_id] += 1
-    # The journal of a run that can be opened ends it one try earlier, see `lease_terms`.
+    # A run whose journal can be opened fails by its own count, one attempt earlier; see `lease_terms`.
     is_last = isinstance(failure, DAMAGE) or job.failures[run_id] > job.options.max_attempts
     try:
         is_parked = is_last and await park(runtime, run_id, failure)
@@ -116,12 +113,15 @@ async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierEr
 async def sweep(
     runtime: Runtime, queue: str, broker: Broker | None, *, report: Callable[[str], None], fires: bool = True
 ) -> float:
-    """Sweep once; return the seconds until a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
+    """Fire schedules, wake decided runs, deliver messages. Return the seconds until the next schedule is due.
+
+    Raises `BrokerUnavailable` and `StoreError`.
+    """
     seconds = await fire_schedules(runtime, report=report) if fires else inf
     await wake_decided(runtime, queue, report=report)
     await deliver_due(runtime.host, runtime.store)
     if broker is None:
-        return seconds  # a worker that claims from the store finds the rest
+        return seconds  # workers without a broker claim the other runs themselves
     stranded = await get_stranded(runtime, queue)
     if stranded.orphans or stranded.waiting:
         await run_sync(_send, broker, queue, stranded)
@@ -129,12 +129,12 @@ async def sweep(
 
 
 async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> float:
-    """Start due schedules; return the seconds until the next one, infinity if there is none."""
+    """Start due schedules. Return the seconds until the next one, or infinity."""
     try:
         fired = await fire_due(runtime)
     except StoreError:
         raise
-    except (MetierError, OSError) as error:  # a full disk or a missing package: what is due stays due
+    except (MetierError, OSError) as error:  # such as a full disk; due schedules stay due
         told = error.sentence if isinstance(error, MetierError) else error.strerror or error
         report(f"schedules: {told}; they are looked at again")
         return inf
@@ -148,7 +148,7 @@ async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> 
 
 
 def _send(broker: Broker, queue: str, stranded: Stranded) -> None:
-    """Send wake-ups to an empty queue; a non-empty one may name these runs already."""
+    """Send wake-ups if the queue is empty. Otherwise its messages may already name these runs."""
     recovery = name_recovery(queue)
     if stranded.orphans and not broker.count_waiting(recovery):
         broker.wake(stranded.orphans, queue=recovery)
@@ -156,7 +156,7 @@ def _send(broker: Broker, queue: str, stranded: Stranded) -> None:
         broker.wake(stranded.waiting, queue=queue)
 
 
-# No state of a run is here: if the process is killed, the lease expires and any other process resumes the run.
+# The pool has no state of runs. If its process is killed, the leases expire and other processes resume the runs.
 @dataclasses.dataclass(slots=True)
 class RunPool:
     job: Job
@@ -164,7 +164,7 @@ class RunPool:
     slots: int
     is_leaving: bool = False
     _stoppers: set[Stopper] = dataclasses.field(default_factory=set[Stopper])
-    """Stoppers of the driven runs, so that all can be handed back at once."""
+    """Stoppers of the driven runs, to hand all of them back."""
     idle_seconds: float | None = None
     """Exit after this much idle time; None for a worker that stays."""
     _last_busy: float = 0.0
@@ -176,19 +176,19 @@ class RunPool:
         return len(self._stoppers)
 
     def nudge(self) -> None:
-        """Let idle slots check now: this process queued a run."""
+        """Let idle slots claim now, because this process queued a run."""
         woken, self._woken = self._woken, anyio.Event()
         woken.set()
 
     def leave(self, reason: str) -> None:
-        """Claim nothing more, and hand runs back after the current step; a second call, at once."""
+        """Stop claiming, and hand runs back after their current step; on a second call, immediately."""
         self.is_leaving = True
         for stopper in self._stoppers:
             stopper.hand_back(reason)
         self.nudge()
 
     async def work(self, *, once: bool = False) -> None:
-        """Work until `leave`; with `once`, until nothing can continue."""
+        """Work until `leave` is called; with `once`, until no run can continue."""
         if once:
             await self._sweep()
         async with anyio.create_task_group() as helpers:
@@ -245,10 +245,10 @@ class RunPool:
                     await self._woken.wait()
 
     async def _keep_delivering(self) -> None:
-        """Deliver messages in parallel to the sweep: a slow receiver doesn't delay runs."""
+        """Deliver messages in parallel to the sweep, so that a slow receiver doesn't delay runs."""
         while not self.is_leaving:
             await self._idle(POLL_SECONDS)
-            # An attempt that was started is ended: half of it would count and be told twice.
+            # Shielded: a canceled attempt would count as one and send its message twice.
             with anyio.CancelScope(shield=True), suppress(StoreError):
                 await deliver_due(self.runtime.host, self.runtime.store)
 

@@ -1,6 +1,6 @@
 """The schedules of a workspace: list, add, pause, remove and fire them.
 
-Each due time is decided once, in the store, and its run is started once.
+The store decides about each due time once, so its run starts once, whichever processes check the schedules.
 """
 
 import hashlib
@@ -44,9 +44,9 @@ type Origin = Literal["added", "file"]
 _A_DAY = 86400
 
 LATE = timedelta(seconds=60)
-"""Age after which an unobserved due time counts as missed."""
+"""Age after which a due time that no process checked counts as missed."""
 MAX_WAITING = 100
-"""Maximum number of due times of one schedule that wait for an earlier run; further ones are skipped."""
+"""Maximum number of due times of a schedule that wait for an earlier run. Further ones are skipped."""
 _MAX_OPEN = 10_000
 
 
@@ -57,7 +57,7 @@ class KnownSchedule(Struct, frozen=True, kw_only=True):
     origin: Origin
     is_paused: bool = False
     withheld: str = ""
-    """Reason why it does not fire although it is not paused; empty if it does."""
+    """Reason why it doesn't fire although it isn't paused; empty if it fires."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class ScheduleHistory(Struct, frozen=True, kw_only=True):
     next_times: Sequence[datetime] = ()
     firings: Sequence[Firing] = ()
     runs: dict[str, RunRow]
-    """Runs of those firings that are still in the store, by ID."""
+    """Runs of the firings that are still in the store, by ID."""
 
 
 def read_schedule_file(host: Host) -> ScheduleFile:
@@ -83,7 +83,7 @@ def read_schedule_file(host: Host) -> ScheduleFile:
 
 
 def get_withheld(host: Host, file: ScheduleFile) -> str:
-    """Return why schedules of the file do not fire; empty if they do. Those of a clone wait for `agent trust`."""
+    """Return why schedules of the file don't fire; empty if they do. Those of an untrusted folder never fire."""
     if host.trust.counts("schedules", digest_bytes(file.content)):
         return ""
     if host.trust.record is None:
@@ -92,7 +92,7 @@ def get_withheld(host: Host, file: ScheduleFile) -> str:
 
 
 async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
-    """List schedules by name. If a file and the store have the same name, the file's wins."""
+    """List schedules by name. A schedule in the file overrides one in the store."""
     queue = runtime.host.settings.worker.queue
     rows = {row.name: row for row in await runtime.store.schedules.list_schedules(queue)}
     file = read_schedule_file(runtime.host)
@@ -107,7 +107,7 @@ async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
 
 
 def _read_added(row: ScheduleRow) -> KnownSchedule:
-    """Read an added schedule; an unreadable one of another version is listed, does not fire, and stops no worker."""
+    """Read an added schedule. One that can't be read, from another version, is listed but doesn't fire."""
     try:
         definition = ScheduleDefinition.model_validate_json(row.definition)
         withheld = ""
@@ -118,7 +118,7 @@ def _read_added(row: ScheduleRow) -> KnownSchedule:
 
 
 def list_schedule_problems(host: Host) -> tuple[Problem, ...]:
-    """List the problems of the file, and that it is ignored if so."""
+    """List the problems of the file, with a warning if its schedules don't fire."""
     file = read_schedule_file(host)
     if file.schedules and not has_errors(file.problems) and (withheld := get_withheld(host, file)):
         message = f"Its schedules do not fire: {withheld}"
@@ -160,7 +160,7 @@ async def read_history(runtime: Runtime, schedule: KnownSchedule, *, times: int,
 
 
 async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: datetime) -> ScheduleMark:
-    """Return the time up to which a schedule was decided; a new schedule starts now."""
+    """Return the time up to which due times of a schedule are decided. A new schedule starts now."""
     moment = now.replace(microsecond=0)
     return await runtime.store.schedules.open_mark(
         ScheduleMark(
@@ -174,7 +174,7 @@ async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: da
 
 
 def name_run(queue: str, name: str, due_at: datetime) -> str:
-    """Name the run of a due time: its ID derives from the schedule, so that the store rejects a second one."""
+    """Return the run ID for a due time. It derives from the schedule, so that the store rejects a second run."""
     entropy = hashlib.sha256(f"{queue} {name} {due_at.isoformat()}".encode()).digest()[:6]
     return format_run_id(due_at, entropy)
 
@@ -188,9 +188,9 @@ class Fired(Struct, frozen=True, kw_only=True):
     """Next due time of any schedule; None if there is none."""
 
 
-# Any number of processes may call this at any time; the first decision in the store counts. The run ID follows from
-# schedule and due time, so a process that dies between decision and start loses nothing, and a repeated start is
-# refused.
+# Any number of processes may call this concurrently; the first decision in the store counts. The run ID derives from
+# the schedule and the due time. So if a process dies between decision and start, another one starts the run, and a
+# second start is rejected.
 async def fire_due(runtime: Runtime) -> Fired:
     """Fire due schedules once. Raises `StoreError`; the next check may succeed."""
     now = runtime.host.clock.now()
@@ -201,7 +201,8 @@ async def fire_due(runtime: Runtime) -> Fired:
             reason = "the schedule is paused" if schedule.is_paused else schedule.withheld
             await drop_waiting(runtime, await _get_open(runtime, schedule.name), reason=reason)
             continue
-        # The mark before what is open: what moved the mark is then among what is open, and no overlap is missed.
+        # Read the mark before the open firings: firings of a process that moved the mark are then among them, and no
+        # overlap is missed.
         mark = await open_mark(runtime, schedule.definition, now=now)
         waiting = await _get_open(runtime, schedule.name)
         decided = await _decide(runtime, schedule, mark, waiting=waiting, now=now)
@@ -215,7 +216,7 @@ async def fire_due(runtime: Runtime) -> Fired:
 
 
 async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
-    """Start a run of the schedule now, regardless of times, pauses and overlaps. Raises like starting a run."""
+    """Start a run of the schedule now, regardless of times, pauses and overlaps. Raises like `Runtime.start`."""
     if schedule.withheld:
         raise UsageError(
             f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Review it, then run `agent trust`"
@@ -243,7 +244,7 @@ def judge_due(
     """Decide about due times, oldest first: time, outcome and reason. Pure."""
     late = [due for due in due_times if now - (due + get_jitter(schedule, due)) > LATE]
     in_time = [due for due in due_times if due not in set(late)]
-    # One run makes up for all that were missed, and one that is in time anyway is that run.
+    # One run makes up for all missed due times. If another one is due now, that run does it.
     made_up = late[-1:] if schedule.missed == "once" and not in_time else []
     judged: list[tuple[datetime, str, str]] = []
     open_before = len(waiting)
@@ -263,7 +264,7 @@ def judge_due(
 async def _decide(
     runtime: Runtime, schedule: KnownSchedule, mark: ScheduleMark, *, waiting: Sequence[Firing], now: datetime
 ) -> list[Firing]:
-    """Decide and return the firings to start; none if another process decided."""
+    """Record decisions about due times and return the firings to start; none if another process was faster."""
     due_times = list_due(schedule.definition, after=mark.decided_to, now=now, anchor=mark.since)
     if not due_times:
         return []
@@ -288,7 +289,7 @@ async def _decide(
 async def _start_waiting(
     runtime: Runtime, definition: ScheduleDefinition, open_firings: Sequence[Firing]
 ) -> list[Firing]:
-    """Start pending firings, oldest first, including those of a process that died after deciding."""
+    """Start decided firings, oldest first, including those of a process that died before starting them."""
     settled: list[Firing] = []
     ordered = sorted(open_firings, key=lambda firing: (firing.decided_at, firing.due_at))
     replaced = ordered[:-1] if definition.overlap == "cancel" else []
@@ -307,7 +308,7 @@ async def _start_waiting(
 
 
 async def _start(runtime: Runtime, definition: ScheduleDefinition, firing: Firing) -> Firing:
-    """Start a firing; an existing run was started by another process, or by this one before a crash."""
+    """Start a firing. Its run may exist already, started by another process or before a crash."""
     try:
         with suppress(RunExists):
             if await runtime.store.find_run(firing.run_id) is None:
@@ -322,7 +323,7 @@ async def _start(runtime: Runtime, definition: ScheduleDefinition, firing: Firin
 
 
 async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str) -> None:
-    """Create the run with the current settings, and leave it to the workers of the queue."""
+    """Create the run with the current settings for the workers of the queue."""
     host = runtime.host
     if definition.profile:
         changed = host.settings.runtime.model_copy(update={"profile": definition.profile})
@@ -336,7 +337,7 @@ async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str)
 
 
 async def _get_open(runtime: Runtime, name: str) -> list[Firing]:
-    """Return the firings that are pending or whose run continues, after noting ended and missing runs."""
+    """Return the firings that are pending or whose run has not ended. Others are marked as settled."""
     still_open: list[Firing] = []
     queue = runtime.host.settings.worker.queue
     for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True, limit=_MAX_OPEN):
@@ -349,7 +350,7 @@ async def _get_open(runtime: Runtime, name: str) -> list[Firing]:
 
 
 async def drop_waiting(runtime: Runtime, firings: Sequence[Firing], *, reason: str) -> None:
-    """Drop due times that were decided and not started."""
+    """Skip due times that were decided but not started."""
     for firing in firings:
         if firing.outcome == "due":
             dropped = replace(firing, outcome="skipped", reason=reason, is_open=False)
@@ -362,10 +363,10 @@ def _find_next(definition: ScheduleDefinition, mark: ScheduleMark, *, now: datet
 
 
 async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, replaces: bool = False) -> KnownSchedule:
-    """Add a schedule to the store; it applies from now on. Raises `UsageError`, `ConfigError`."""
+    """Add a schedule to the store, effective from now on. Raises `UsageError`, `ConfigError`."""
     if any(known.name == definition.name and known.origin == "file" for known in await list_schedules(runtime)):
         raise UsageError(f"Schedule {definition.name!r} is defined in {FILE_NAME}", hint="Change it there")
-    # What it names must exist: a schedule that cannot start is found out now, not at night.
+    # Check its agent and task now, instead of when the schedule fires at night.
     if definition.agent:
         resolve_agent(runtime.host, definition.agent, model="")
     if definition.task:
@@ -384,7 +385,7 @@ async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, repl
 
 
 async def pause_schedule(runtime: Runtime, name: str, *, is_paused: bool) -> KnownSchedule:
-    """Pause a schedule; due times in the pause are not made up for."""
+    """Pause or resume a schedule. Due times during the pause are not made up for."""
     known = await get_schedule(runtime, name)
     now = runtime.host.clock.now()
     row = ScheduleRow(queue=runtime.host.settings.worker.queue, name=name, is_paused=is_paused, created_at=now)
@@ -393,7 +394,7 @@ async def pause_schedule(runtime: Runtime, name: str, *, is_paused: bool) -> Kno
 
 
 async def remove_schedule(runtime: Runtime, name: str) -> None:
-    """Remove a schedule; its history and runs stay. Raises `UsageError` for one that a file defines."""
+    """Remove a schedule, but not its history and runs. Raises `UsageError` for one that a file defines."""
     known = await get_schedule(runtime, name)
     if known.origin == "file":
         raise UsageError(f"Schedule {name!r} is defined in {FILE_NAME}", hint="Take it out there, or pause it")

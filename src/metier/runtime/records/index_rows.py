@@ -1,4 +1,4 @@
-"""Rows of the run index as JSON and as text, the same on the command line and over HTTP. Pure."""
+"""Rows of the run index as JSON and text, the same on the command line and over HTTP. Pure."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -10,11 +10,11 @@ from metier.providers.options import OFFLINE
 from metier.store.base import RUNNABLE, RunRow
 
 TYPED = "typed"
-"""Provider and model name of a command that a user typed into a chat."""
+"""Provider and model name in the run of a shell command that the user typed into a chat."""
 
 
 def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
-    """Return the cost of an index row, which does not count tokens: a run without model calls cost nothing."""
+    """Return the cost of a run in the index, which may lack token counts. A run without model calls costs nothing."""
     return find_cost(cost_usd, tokens=0 if model in (OFFLINE, TYPED) else turns)
 
 
@@ -23,10 +23,10 @@ def render_cost(cost: float | None) -> str:
 
 
 def get_shown_status(row: RunRow) -> str:
-    """Return the status for people: without a driver, a run is not in progress, whatever the index says.
+    """Return the status for display. A run without a driver is not in progress, whatever the index says.
 
-    The lease tells the cases apart: never claimed or handed back ("queued"), left by a worker whose lease expired
-    ("worker_lost"), or left by a process outside any queue ("interrupted").
+    It is "queued" if no worker has claimed it or one handed it back, "worker_lost" if the lease of its worker expired,
+    and "interrupted" if it belongs to no queue.
     """
     if row.status in RUNNABLE and not row.driver:
         if not row.queue:
@@ -50,7 +50,7 @@ def row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "turns": row.turns,
         "cost_usd": find_row_cost(row),
         "tokens": row.tokens,
-        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
+        "reason": "" if row.status == "pending" else row.reason,  # a pending row uses this column for something else
         "created_at": iso(row.created_at),
         "updated_at": iso(row.updated_at),
     }
@@ -69,7 +69,7 @@ def read_row(item: dict[str, Any]) -> RunRow:
         created_at=datetime.fromisoformat(item["created_at"]),
         updated_at=datetime.fromisoformat(item["updated_at"]),
         turns=item["turns"],
-        # Without a price it is zero here too, which is shown as unknown for a run that has turns.
+        # An unknown cost becomes zero, which is shown as unknown again for a run with turns.
         cost_usd=item["cost_usd"] or 0.0,
         tokens=item["tokens"],
         reason=item["reason"],

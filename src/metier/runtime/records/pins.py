@@ -1,7 +1,7 @@
 """Pins of a run: the bytes of its definitions, instructions, tools and settings, and the hash of its code.
 
-A resumed run uses those, whatever changed meanwhile; a replay needs nothing else. About code that changed it asks: see
-`changed_code`.
+A resumed run uses its pins even if files changed since, and a replay needs nothing else. If code changed, the run asks
+before it continues; see `questions.answers.check_changed_code`.
 """
 
 import dataclasses
@@ -44,22 +44,22 @@ from metier.tools.base import ToolInfo
 from metier.values import WHEN_USED
 
 MAX_STORED_SKILLS = 200
-"""Maximum size of a pinned catalog; of larger ones only hashes are pinned."""
+"""Maximum size of a catalog whose skills are stored. For larger ones, only hashes are pinned."""
 SETTINGS = "settings"
 INSTRUCTIONS = "instructions"
 TOOLS = "tools"
 POLICY = "policy"
 TRUST = "trust"
 HOST = "host"
-"""Pin of the settings before the agent's own; only if there is an agent."""
+"""Pin of the settings without the agent's own; only if they differ."""
 MEDIA = "media:"
-"""Pin of pictures and documents of earlier turns that the run shows again."""
+"""Prefix of pins of pictures and documents of earlier turns that the run shows to its model."""
 PARTNERS = "partners"
 OUTSIDE = "outside_scripts"
-"""Pin of scripts outside of their skills' folders; runs from before 0.3 don't check it."""
+"""Pin of scripts outside of their skill's folder; missing in runs from before 0.3."""
 UNREADABLE = "unreadable"
 CODE = "code:"
-"""Prefix of the hash of all files of a skill, whose bytes are not stored: code runs from its own folder."""
+"""Prefix of the hash of all files of a skill. Their bytes are not stored, because code runs from its folder."""
 AGENT = "agent:"
 SKILL_IDS = "skill_ids"
 """Pin of skills whose ID is not their name: name → ID."""
@@ -70,7 +70,7 @@ _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...], config=WHEN_
 _OUTSIDE: TypeAdapter[dict[str, tuple[str, ...]]] = TypeAdapter(dict[str, tuple[str, ...]], config=WHEN_USED)
 _IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str], config=WHEN_USED)
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
-"""Sections that determine what a run does and may do; not `logging` and `store`."""
+"""Sections that determine what a run does and may do. `logging` and `store` stay those of the resuming process."""
 
 
 class PinnedSkills(NamedTuple):
@@ -85,9 +85,7 @@ class PinnedPolicy(NamedTuple):
 
 
 class _Rendering[T]:
-    """Caches the rendered bytes of a value: runs of a process have equal ones, and comparing is cheaper than
-    rendering.
-    """
+    """Caches the rendered bytes of a value. Runs of a process often have equal values, and comparing is cheap."""
 
     def __init__(self, render: Callable[[T], bytes]) -> None:
         self._render = render
@@ -121,7 +119,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         POLICY: await store.put_blob(policy),
         TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(get_withheld(agent.host, policy))))),
     }
-    # The blobs of pictures that the conversation shows again are kept as long as this run is.
+    # Pin the pictures of earlier turns, so that their blobs are stored as long as this run.
     told = (part for message in services.instructions.conversation for part in message.parts)
     pins |= {f"{MEDIA}{part.digest[:16]}": part.digest for part in told if isinstance(part, MediaPart)}
     pins |= {f"{PROJECT}{path}": digest for path, digest in services.instructions.project_files.items()}
@@ -145,13 +143,13 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
 
 
 async def pin_settings(settings: Settings, host: Settings, store: Store) -> dict[str, str]:
-    """Pin the settings of a run, and those before its agent's own if they differ."""
+    """Pin the settings of a run, and those without its agent's own if they differ."""
     pins = {SETTINGS: await store.put_blob(_render_settings(settings))}
     return pins if host == settings else {**pins, HOST: await store.put_blob(host.model_dump_json().encode())}
 
 
 def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Return pin → hash of all files of a skill, with the pinned `SKILL.md`, which the run uses."""
+    """Return the hash of all files of each skill by pin. A pinned `SKILL.md` counts instead of the current one."""
     is_kept = sum(name.startswith(SKILL) for name in pins) <= MAX_STORED_SKILLS
     return {
         f"{CODE}{package.definition.name}": _digest_code(package, pins.get(_id(package), "") if is_kept else "")
@@ -167,7 +165,7 @@ def _digest_code(package: SkillPackage, pinned: str) -> str:
 
 
 async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], store: Store) -> PinnedSkills:
-    """Return the pinned packages: changed definitions are taken from the store."""
+    """Return the packages with their pinned definitions, read from the store if the file changed."""
     result: list[SkillPackage] = []
     changed: list[str] = []
     for package in packages:
@@ -178,7 +176,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
         changed.append(_id(package))
         data = await store.get_blob(digest)
         reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
-        # What it is called depends on the skills around it, or on who installed it: no file says that.
+        # The name is not in the file: it depends on the other skills and on how this one was installed.
         skill = (
             dataclasses.replace(reading.skill, name=package.definition.name) if reading.skill else package.definition
         )
@@ -187,7 +185,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
 
 
 async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Store) -> PinnedPolicy:
-    """Return the host's pinned rules."""
+    """Return the pinned policy of the host; the current one if none is pinned."""
     digest = pins.get(POLICY, "")
     if not digest or digest == hashlib.sha256(current).hexdigest():
         return PinnedPolicy(current)
@@ -200,7 +198,7 @@ async def use_pinned_host(host: Host, pins: Mapping[str, str], store: Store) -> 
 
 
 async def use_pinned_settings(host: Host, pins: Mapping[str, str], store: Store) -> Host:
-    """Return the host with the run's settings; paths stay those of the resuming process."""
+    """Return the host with the pinned sections of the settings."""
     if SETTINGS not in pins:
         return host
     pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
@@ -248,25 +246,25 @@ async def get_partners(pins: Mapping[str, str], store: Store) -> Partners:
 
 
 async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:
-    """List the tools of the run as they described themselves."""
+    """Return the tools of the run with their descriptions at its start."""
     digest = pins.get(TOOLS)
     return _TOOLS.validate_json(await store.get_blob(digest)) if digest else ()
 
 
 async def get_policy(pins: Mapping[str, str], store: Store) -> bytes:
-    """Return the host's rules; empty for runs older than rules."""
+    """Return the host's rules; empty for runs of versions without rules."""
     digest = pins.get(POLICY)
     return await store.get_blob(digest) if digest else b""
 
 
 async def get_outside(pins: Mapping[str, str], store: Store) -> OutsideScripts:
-    """Return the scripts outside of their folders that the run's skills name."""
+    """Return the scripts outside of their skill's folder that the skills mention."""
     digest = pins.get(OUTSIDE)
     return _OUTSIDE.validate_json(await store.get_blob(digest)) if digest else {}
 
 
 async def list_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
-    """List the skills whose rules may allow something, and the files whose rules may not."""
+    """List the skills whose rules may allow something, and the markers of files whose rules may not."""
     digest = pins.get(TRUST)
     return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
 
@@ -274,9 +272,9 @@ async def list_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
 async def rebuild_packages(
     pins: Mapping[str, str], found: Iterable[SkillPackage], store: Store
 ) -> tuple[SkillPackage, ...]:
-    """Rebuild the catalog from stored bytes, in its order; `found` supplies packages too large to store.
+    """Rebuild the catalog from stored bytes, in its order. `found` supplies skills of catalogs too large to store.
 
-    Raises `BlobUnknown` where neither has the bytes.
+    Raises `BlobUnknown` if neither has the bytes.
     """
     here = {_id(package): package for package in found}
     ids = _IDS.validate_json(await store.get_blob(pins[SKILL_IDS])) if SKILL_IDS in pins else {}
@@ -304,7 +302,7 @@ async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage
 
 
 def restore_package(pin: str, data: bytes) -> SkillPackage:
-    """Restore a pinned skill from its bytes, with its name in the run."""
+    """Restore a pinned skill from its bytes, with the name that it had in the run."""
     name = pin.removeprefix(SKILL)
     reading = parse_skill(data, file=Path(name) / "SKILL.md", id=name)
     assert reading.skill is not None, "only what could be parsed is pinned"

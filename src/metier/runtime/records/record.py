@@ -26,17 +26,17 @@ from metier.store.usage import UsageRow
 FILE_NAME = "run.json"
 VERSION = 1
 _WORDS = ("task", "message", "result", "steps")
-"""Fields with text of users, models and tools; the others are our own names, numbers and digests."""
+"""Fields with text of users, models and tools, which is redacted. The others are names, numbers and digests."""
 
 
 def find_agent(started: RunStarted) -> str:
-    """Return the ID of the working agent: a task has none of its own and names that of its steps."""
+    """Return the ID of the agent. A task has none of its own, so this is the default agent of its steps."""
     order = started.order
     return started.agent or (order.agent if order is not None and order.task_id else "")
 
 
 def build_row(run_id: str, *entries: Entry, now: datetime, queue: str = "") -> RunRow:
-    """Build the index row: the first entry describes the run, all entries its status."""
+    """Build the index row of a run from its entries."""
     state = fold(run_id, entries)
     started = state.started
     assert started is not None, "a journal begins with the start of its run"
@@ -63,10 +63,10 @@ type Clean = Callable[[JsonValue], JsonValue]
 
 
 def write_record(folder: Path, entries: Iterable[Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
-    """Replace the whole record. The file may be passed on, so it is redacted like the log, unlike the journal."""
+    """Replace the whole record. Users may share the file, so it is redacted like the event log."""
     record = build_record(entries, state, now=now)
     record |= {name: clean(record[name]) for name in _WORDS}
-    # One name for all: the next driver of the run replaces what a kill left.
+    # A fixed name: the next driver of the run overwrites the file that a killed one left.
     temporary = folder / f".{FILE_NAME}.part"
     temporary.write_bytes(to_json(record, indent=2) + b"\n")
     temporary.replace(folder / FILE_NAME)
@@ -77,7 +77,8 @@ def is_current(folder: Path, state: RunState) -> bool:
     if state.phase not in FINAL:
         return False
     try:
-        record: object = from_json((folder / FILE_NAME).read_bytes())  # a long run has a long record
+        # pydantic's parser, because the record of a long run is long and `json` is slow.
+        record: object = from_json((folder / FILE_NAME).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and cast("dict[str, object]", record).get("journal_entries") == state.seq
@@ -119,7 +120,7 @@ def build_record(entries: Iterable[Entry], state: RunState, *, now: datetime) ->
 
 
 def _describe_task(started: RunStarted) -> dict[str, JsonValue]:
-    """Describe a task; one in words has no ID, a step has its task's ID and its own file."""
+    """Describe the task. A prompt has no ID; a step has the ID of its task and its own file."""
     order = started.order
     if order is None:
         return {"text": started.task, "id": "", "step": "", "inputs": {}}
@@ -132,7 +133,7 @@ def _describe_task(started: RunStarted) -> dict[str, JsonValue]:
 
 
 def _find_duration(entries: Iterable[Entry], state: RunState, *, now: datetime) -> float | None:
-    """Return the duration until the end or now; None if an older version started the run."""
+    """Return the duration until the end or until now; None if an older version started the run."""
     began = state.started.started_at if state.started else ""
     if not began:
         return None
@@ -171,18 +172,18 @@ def _steps(entries: Iterable[Entry]) -> list[JsonValue]:
 
 
 def _describe_answer(entry: DoubtResolved) -> dict[str, JsonValue]:
-    """Describe a user's answer for a step, which is its result if it says how the step ended."""
+    """Describe the user's answer for an interrupted step, and the status that follows from it."""
     status = {"done": "succeeded", "skip": "skipped"}.get(entry.answer)
     said: dict[str, JsonValue] = {"answer": entry.answer, "answered_by": entry.answered_by}
     return said if status is None else {**said, "status": status}
 
 
 async def record_usage(store: Store, state: RunState) -> None:
-    """Record the model calls of a run that ended or waits; recording them again changes nothing."""
+    """Record the usage of a run that ended or waits. Recording it twice counts it once."""
     await store.usage.record(state.run_id, list_usage(state))
 
 
 def list_usage(state: RunState) -> list[UsageRow]:
-    """List the usage rows; a command typed into a chat is a run without model usage."""
+    """List the usage rows, without those of typed commands, which call no model."""
     typed = f"{TYPED}/{TYPED}"
     return [UsageRow(*key, amounts) for key, amounts in state.usage.items() if key[1] != typed]

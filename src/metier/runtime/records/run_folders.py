@@ -1,6 +1,6 @@
-"""The folder of all runs, and the folder of each.
+"""The folder of all runs, and the folder of each run in it.
 
-`runs/<run_id>`, or under the day of its start with `logging.shard: day`.
+The folder of a run is `runs/<run_id>`, or is in the folder of its first day with `logging.shard: day`.
 """
 
 import json
@@ -18,11 +18,11 @@ from metier.store.failures import StoreDamaged
 type Shard = Literal["off", "day"]
 
 DELETING = ".deleting-"
-"""Prefix of the note that names runs being deleted, until their folders are gone too."""
+"""Prefix of the note with the runs that are being deleted. It is removed after their folders."""
 
 _STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
 _CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
-"""Pattern of hashed IDs of runs that another run or a peer requested: their first two digits spread the folders."""
+"""Pattern of hashed IDs of runs that another run or a peer requested. Their first two digits shard the folders."""
 
 _GITIGNORE = "# Written by `agent`: runs are records of this machine. Delete this file to keep them in git.\n*\n"
 _README = """\
@@ -48,25 +48,25 @@ def get_run_folder(host: Host, run_id: str) -> Path:
 
 
 def get_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
-    """Return the folder of a run: the existing one, or the one that the setting asks for.
+    """Return the folder of a run: the existing one, or the one according to the setting.
 
-    Raises `StoreDamaged` where the id leads elsewhere: a run store that came with a clone may hold any.
+    Raises `StoreDamaged` for an ID that is a path, which a run store from a clone may contain.
     """
     if not is_folder_name(run_id):
         raise StoreDamaged(
             f"The run store has a run with the id {run_id!r}, which is not the name of a folder",
             hint="Metier did not write it: delete the run store, or restore it from a backup",
         )
-    root = str(runs)  # text, not paths: each run asks several times
+    root = str(runs)  # strings are faster than paths, and each run calls this several times
     flat, sharded = f"{root}/{run_id}", _build_sharded(root, run_id)
     wanted, other = (sharded, flat) if shard == "day" else (flat, sharded)
-    # A run keeps the folder that it began with when the setting changes.
+    # A run keeps its folder when the setting changes.
     is_other = wanted != other and not os.path.exists(wanted) and os.path.exists(other)  # noqa: PTH110
     return Path(other if is_other else wanted)
 
 
 def iterate_folders(runs: Path) -> Iterator[Path]:
-    """Yield every run folder of both layouts, in no order, without other files and folders."""
+    """Yield every run folder of both layouts, in any order."""
     for path in _iterate(runs):
         if is_run_id(path.name):
             yield path
@@ -80,20 +80,20 @@ def is_run_id(name: str) -> bool:
 
 
 def is_folder_name(run_id: str) -> bool:
-    """Return True for the name of a folder, not a path to another place."""
+    """Return True for a plain name, not a path that leads elsewhere."""
     return run_id not in ("", ".", "..") and not {"/", os.sep, "\0"}.intersection(run_id)
 
 
 def remove_folder(runs: Path, run_id: str) -> None:
-    """Remove the folder of a run, and the folder of its day if that is empty then."""
+    """Remove the folder of a run, and the folder of its day if that is empty afterwards."""
     if not is_folder_name(run_id):
-        return  # the folder of no run
+        return  # never delete by an ID that is a path
     shutil.rmtree(runs / run_id, ignore_errors=True)
     sharded = Path(_build_sharded(str(runs), run_id))
     if sharded == runs / run_id or not sharded.parent.exists():
         return
     shutil.rmtree(sharded, ignore_errors=True)
-    with suppress(OSError):  # the first that is not empty ends it
+    with suppress(OSError):  # stops at the first folder that isn't empty
         for folder in sharded.parents:
             if folder == runs:
                 break
@@ -106,7 +106,7 @@ def read_deletions(runs: Path) -> dict[Path, list[str]]:
     for note in runs.glob(f"{DELETING}*.json"):
         try:
             found[note] = [str(run_id) for run_id in json.loads(note.read_bytes())]
-        except (OSError, ValueError):  # cut short while it was written: nothing was deleted yet
+        except (OSError, ValueError):  # the note is incomplete, so nothing was deleted yet
             found[note] = []
     return found
 
@@ -127,7 +127,7 @@ def _iterate(folder: Path) -> Iterator[Path]:
 def prepare_runs_folder(folder: Path) -> None:
     """Create the folder if it is missing. A deleted `.gitignore` is not written again.
 
-    Raises `OSError` where the folder cannot be made; that the note cannot be written is no reason to stop.
+    Raises `OSError` if the folder can't be created. Errors in writing the notes are ignored.
     """
     folder.mkdir(parents=True, exist_ok=True)
     note = folder / NOTE_NAME
@@ -135,7 +135,7 @@ def prepare_runs_folder(folder: Path) -> None:
         if note.exists():
             return
         _write_new(folder / ".gitignore", _GITIGNORE)
-        # Last: its presence says that the other file was written once.
+        # Written last: its existence means that `.gitignore` was written before, so a deleted one stays deleted.
         _write_new(note, _README)
 
 

@@ -1,4 +1,4 @@
-"""A run's log: its state, journal and events, opened by the lease holder, checked for lost entries, and rebuilt."""
+"""The log of a run: state, journal and events, opened by the lease holder and checked for lost entries."""
 
 import os
 from collections import Counter
@@ -38,19 +38,19 @@ _MAX_NAMED = 5
 _MAX_CALL_LENGTH = 100
 
 
-# A database whose last commits are gone (a damaged or shortened write-ahead log, an older copy) looks complete. The
-# event log and the spool are written after the journal and are never ahead of it: they are the only witness.
+# A database that lost its last commits (a damaged write-ahead log, an older copy) looks complete. The event log and the
+# spool are always written after the journal, so entries that only they mention must have been lost.
 class Loss(Struct, frozen=True, kw_only=True):
-    """Entries that the journal lacks according to the files that the run left."""
+    """Entries that the journal lost, according to the run's event log and spool."""
 
     ends_at: int
     """Number of the journal's last entry."""
     told: int
     """Number of the last entry in the event log."""
     steps: tuple[str, ...]
-    """Spool names of steps whose effect started in the lost entries and must not be repeated."""
+    """Spool names of steps that the lost entries started and that must not be repeated."""
     words: tuple[str, ...]
-    """The lost steps in words, for a user."""
+    """Descriptions of the lost steps for the user."""
 
     def describe(self, run_id: str) -> StoreDamaged:
         missing = f"; its event log tells of entry {self.told}" if self.told > self.ends_at else ""
@@ -65,9 +65,9 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False) -> LogPosition:
-    """Compare a journal with the event log and spool of its folder, and return the log's position.
+    """Compare a journal with the event log and spool of its folder, and return the position of the log.
 
-    Raises `StoreDamaged` where entries are missing, unless that is accepted: then the old log is set aside.
+    Raises `StoreDamaged` if entries are missing, unless the user accepts the loss; then the old log is set aside.
     """
     log = folder / FILE_NAME
     begun = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
@@ -93,7 +93,7 @@ def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accept
 
 
 def accept_loss(folder: Path, loss: Loss) -> None:
-    """Keep the old event log aside, and leave a mark for each step that must be asked about when it comes up again."""
+    """Set the old event log aside, and mark each lost step so that the user is asked before it runs again."""
     log, spool = folder / FILE_NAME, folder / SPOOL
     if log.exists():
         log.replace(folder / f"events.lost-{loss.told}.jsonl")
@@ -104,7 +104,7 @@ def accept_loss(folder: Path, loss: Loss) -> None:
 
 
 def find_lost_run(runs: Path, name: str, *, shard: Shard) -> Path | None:
-    """Return the folder of a run missing from the store: by ID or prefix, or the newest for `latest`."""
+    """Return the folder of a run by ID or prefix, or the newest for `latest`, to report one missing from the store."""
     if is_run_id(name):
         found = [get_folder(runs, name, shard=shard)]
     else:
@@ -112,7 +112,7 @@ def find_lost_run(runs: Path, name: str, *, shard: Shard) -> Path | None:
         found = sorted(
             (folder for folder in iterate_folders(runs) if folder.name.startswith(prefix)), key=lambda each: each.name
         )
-    # A start that was killed leaves an empty folder; a run that existed has told of it.
+    # A start that was killed leaves an empty folder. A run that existed has an event log.
     return next((folder for folder in reversed(found) if (folder / FILE_NAME).exists()), None)
 
 
@@ -125,7 +125,7 @@ def describe_lost_run(folder: Path) -> StoreDamaged:
 
 
 def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
-    """Return spool name and words of this event's step, if it must not be repeated."""
+    """Return the spool name and description of this event's step, if it must not be repeated."""
     try:
         payload = parse_record(line).payload
     except ValueError:
@@ -146,7 +146,7 @@ def _list_notes(folder: Path) -> list[str]:
 
 
 class LogOpening(Struct, frozen=True, kw_only=True):
-    """The location of a run's log, and its listeners."""
+    """Options for opening the log of a run: its location and sinks."""
 
     host: Host
     folder: Path
@@ -155,14 +155,14 @@ class LogOpening(Struct, frozen=True, kw_only=True):
     report: Callable[[str], None]
     accepts_loss: bool = False
     first_sinks: Sequence[Sink] = ()
-    """Sinks that get an event before it is in the log."""
+    """Sinks that get an event before it is written to the log."""
     known: Sequence[Entry] = ()
-    """First entries of the journal, if read already: entries that another process added since are read now."""
+    """First entries of the journal, if already read. Entries that another process added since are read now."""
 
 
 async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> RunLog:
     host, run_id = opening.host, lease.run_id
-    # The holder of the lease writes the log, even if a process that hangs still has it open.
+    # The lease holder may write the log even if a hanging process still has it open, hence `take_over` below.
     entries = [*opening.known, *await read_entries(driver.store, run_id, after=len(opening.known))]
     told = check_journal(opening.folder, run_id, entries, accepts_loss=opening.accepts_loss)
     jsonl = JsonlSink.open(
@@ -204,12 +204,12 @@ def _open_tracer(run_id: str, host: Host, *, cleaner: Cleaner, entries: Sequence
 
 
 def _is_at_rest(last: Entry) -> bool:
-    """Return True if the previous driver stopped properly; a killed one may not have sent its spans."""
+    """Return True if the previous driver stopped cleanly. A killed one may not have exported its spans."""
     return isinstance(last, RunFinished | RunFailed) or (isinstance(last, RunPaused) and last.pause != "delegation")
 
 
 class JournalReplayer:
-    """Folds a growing journal and emits its events. Informational events are in no journal."""
+    """Folds a growing journal and emits its events, without informational ones, which are in no journal."""
 
     def __init__(self, host: Host, run_id: str, sink: Sink) -> None:
         self.state = RunState(run_id)
@@ -218,7 +218,7 @@ class JournalReplayer:
         self._writer: EventWriter | None = None
 
     def tell(self, entries: Iterable[Entry]) -> int:
-        """Emit the events of the next entries and return their number. Each is stamped with the current time."""
+        """Emit the events of the next entries with the current time, and return their number."""
         count = 0
         for entry in entries:
             apply(self.state, entry)

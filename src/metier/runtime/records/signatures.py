@@ -1,6 +1,6 @@
 """Signatures by which a store recognizes its own runs: seals, handles for other programs, resume tokens.
 
-Nothing is stored: a signature is computed again and compared.
+Signatures are not stored, but computed again to verify them.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ _SIGNATURE_CHARACTERS = 32
 _MAX_HANDLE_CHARACTERS = 200
 
 
-# The seal is bound to the run, to the entry that carries it and to the database file itself: it is in no archive, and
-# a copied, cloned or unpacked database is another file.
+# The seal is bound to the run, to the entry that carries it and to the identity of the database file. Archives don't
+# contain it, and a copied or cloned database is another file, so runs from elsewhere are never taken for own ones.
 def seal[T: (RunStarted, RunAdopted)](entry: T, host: Host, run_id: str) -> T:
-    """Seal the entry for this store; without a secret, for example in a read-only home, it stays unsealed."""
+    """Seal the entry for this store. Without a secret, for example in a read-only home, it stays unsealed."""
     try:
         secret = load_store_secrets(host)[0]
     except (UsageError, StoreUnavailable):
@@ -57,7 +57,7 @@ def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
     except (UsageError, StoreUnavailable):
         return False
     is_ours = any(hmac.compare_digest(candidate, last.seal) for candidate in candidates)
-    # A repository that brings a database writes it into the place of one's own.
+    # A repository can contain a database at the same path, which a checkout writes over the user's own one.
     return is_ours and not (host.settings.store.backend == "sqlite" and is_tracked(host.runs / DATABASE))
 
 
@@ -72,15 +72,19 @@ def _sign_seal(entry: RunStarted | RunAdopted, run_id: str, *, store: str, secre
 
 
 def digest_start(entry: RunStarted | RunAdopted) -> str:
-    """Hash the start of a run for its seal; the same for a run of 0.1 or 0.2 as these versions computed."""
-    # Read back first: an `int` for a `float` field is written differently before and after it was in the journal.
+    """Hash the start of a run for its seal, as 0.1 and 0.2 did, so that their runs stay recognized."""
+    # Encode and decode first: an `int` in a `float` field is rendered differently after it was read from the journal.
     stored = parse_entry(render_entry(unseal(entry)))
-    # All fields, and not by msgspec, which writes large floats differently: older versions sealed these bytes.
+    # With pydantic and all fields, because older versions sealed these bytes; msgspec renders large floats differently.
     return hashlib.sha256(to_json(dump_fields(stored), inf_nan_mode="null")).hexdigest()
 
 
 def load_store_secrets(host: Host) -> tuple[bytes, ...]:
-    """Load the secrets of a database server: its writers are trusted, and its workers have different homes."""
+    """Load the secrets for signatures: the given ones, or that of this user for a local database.
+
+    A database server without given secrets has a constant: its writers are trusted, and its workers have different
+    home folders.
+    """
     if given := read_given_secrets(host.environ):
         return given
     is_file = host.settings.store.backend == "sqlite"
@@ -90,7 +94,8 @@ def load_store_secrets(host: Host) -> tuple[bytes, ...]:
 def _list_identities(host: Host) -> tuple[str, ...]:
     """Return the identity of the store, then the one that 0.2 used.
 
-    The database file and not its path: a workspace may be renamed. Device numbers change from boot to boot.
+    It identifies the database file instead of its path, because a workspace may be renamed, and has no device number,
+    which may change at boot. 0.2 used the inode number alone.
     """
     if host.settings.store.backend != "sqlite":
         return (host.settings.store.backend,)
@@ -101,10 +106,10 @@ def _list_identities(host: Host) -> tuple[str, ...]:
     return identity, identity.partition(":")[0]
 
 
-# An ID can be read in a listing; a handle cannot be made up. So a peer reaches only the runs that were started for
-# it, even after the process that issued the handle is gone.
+# IDs are listed, but a handle can't be guessed. So a peer reaches only runs that were started for it, and it still can
+# after the process that issued the handle has ended.
 def issue_handle(host: Host, run_id: str, *, protocol: str) -> str:
-    """Issue a handle. Raises `StoreUnavailable` if this user has no place for a key."""
+    """Issue a handle. Raises `StoreUnavailable` if no key can be stored for this user."""
     secret, store = load_store_secrets(host)[0], _list_identities(host)[0]
     return f"{run_id}.{_sign_handle(run_id, protocol, store=store, secret=secret)}"
 
@@ -127,10 +132,10 @@ def _sign_handle(run_id: str, protocol: str, *, store: str, secret: bytes) -> st
     return hmac.digest(secret, words.encode(), "sha256").hex()[:_SIGNATURE_CHARACTERS]
 
 
-# The token signs the last entry of the run and of the child that asks. Resuming the run appends an entry, so a token
-# works once and never answers a later question.
+# The token covers the last entry of the run and of the child that asks. Resuming the run appends an entry, so a token
+# works once and can't answer a later question.
 def issue_token(host: Host, state: RunState, *, waiting: RunState) -> str:
-    """Issue a resume token; empty if the run does not wait, or without a place for a key."""
+    """Issue a resume token; empty if the run doesn't wait, or if no key can be stored."""
     if waiting.pause is None or state.phase in FINAL:
         return ""
     try:

@@ -1,6 +1,6 @@
-"""Resolved agents: an `AGENT.md` with everything that a run takes from it. Reads definitions; starts nothing.
+"""Resolved agents: an `AGENT.md` with the skills, tasks, model and profile that follow from it.
 
-Without an agent a run has the built-in one: everything that the workspace offers, under the settings as they are.
+Without a definition, a run has the built-in agent: everything in the workspace, with the settings of the workspace.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -39,11 +39,11 @@ from metier.tools.toolbox import Toolbox
 from metier.tools.web.url import WebAccess
 
 BUILT_IN = ""
-"""ID of the agent that needs no file."""
+"""ID of the built-in agent, which has no file."""
 BUILT_IN_NAME = "built-in"
 """Display name of the built-in agent."""
 SUMMARIZER = "built-in:summary"
-"""Agent of the runs that summarize a chat; they belong to its context but are not turns."""
+"""Agent of the runs that summarize a chat. They belong to its context but are not turns."""
 
 
 class ResolvedAgent(Struct, frozen=True, kw_only=True):
@@ -57,17 +57,17 @@ class ResolvedAgent(Struct, frozen=True, kw_only=True):
     data: bytes = b""
     """Bytes that the definition was read from."""
     packages: tuple[SkillPackage, ...] = ()
-    """Skills it may use, sorted by name."""
+    """Skills that it may use, sorted by name."""
     tasks: tuple[str, ...] = ()
     """IDs of the tasks it may run."""
     models: tuple[str, ...] = ()
-    """Models that may be chosen for it, its own first; empty if unspecified."""
+    """Models that may be chosen for it, its own first; empty without a restriction."""
     problems: tuple[Problem, ...] = ()
-    """Reasons why skills are left out."""
+    """Problems of skills that are left out."""
     load_ms: float = 0
     """Milliseconds spent reading its skills."""
     changed: tuple[str, ...] = ()
-    """Its pin, if its file changed since the run started."""
+    """Pin of its definition, if the file changed since the run started."""
     lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """Lines of the names in its lists: `tools`, `skills`, `tasks` → name → line."""
 
@@ -81,7 +81,7 @@ class ResolvedAgent(Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> str:
-        """Return its layer of the prompt."""
+        """Return its text for the prompt."""
         return self.definition.body.strip() if self.definition else ""
 
     @property
@@ -91,7 +91,7 @@ class ResolvedAgent(Struct, frozen=True, kw_only=True):
         return WebAccess(allowed_domains=lists.allow, denied_domains=lists.deny) if lists else WebAccess()
 
     def choose_tools(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Return the tools it may see. Unknown names are left out; see `check_tools`."""
+        """Return the tools that it may see. Unknown names are ignored; see `check_tools`."""
         offered = tuple(tools)
         if self.definition is None or self.definition.tools is None:
             return offered
@@ -102,7 +102,7 @@ class ResolvedAgent(Struct, frozen=True, kw_only=True):
     def check_tools(self, known: Collection[str]) -> None:
         """Raise `ConfigError` for an unknown name in `tools`.
 
-        Tools of a skill or of a server (`skill.tool`, `server/tool`) may be missing today and back tomorrow.
+        Tools of skills and servers (`skill.tool`, `server/tool`) may be temporarily unavailable, so they are allowed.
         """
         problems = [
             _unknown("tool", name, known, file=self.definition.file, line=line)
@@ -114,10 +114,10 @@ class ResolvedAgent(Struct, frozen=True, kw_only=True):
 
 
 def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> ResolvedAgent:
-    """Resolve the agent of this ID from the current files; empty means the built-in agent. `model` was requested.
+    """Resolve an agent by ID from the current files; empty for the built-in one. `model` is the requested model.
 
-    Raises `UsageError` for an agent that is not there and a model it may not use, `ConfigError` with every problem of
-    its definition.
+    Raises `UsageError` for an unknown agent and a model that it may not use, `ConfigError` with every problem of its
+    definition.
     """
     if not agent_id:
         started = host.clock.monotonic()
@@ -143,10 +143,10 @@ def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> ResolvedAgen
 
 
 def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
-    """Return the host without a default agent if the built-in one is named; otherwise both unchanged.
+    """Return the host without its default agent if the built-in agent is named; otherwise return both unchanged.
 
-    An agent of the workspace with this name is the one that is meant: the built-in one may do more. This is for
-    commands that a user types; a caller of a server does not get past the default agent of the settings.
+    An agent of the workspace with this name takes precedence, because the built-in one has more permissions. Use this
+    only for commands that a user types: a caller of a server must not bypass the default agent.
     """
     if not is_built_in(host, agent_id):
         return host, agent_id
@@ -155,7 +155,7 @@ def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
 
 
 def is_built_in(host: Host, agent_id: str) -> bool:
-    """Return True if the name means the built-in agent, because no agent of the workspace has it."""
+    """Return True if the name means the built-in agent and not an agent of the workspace."""
     return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(host.workspace, "agents", FILE_NAME)
 
 
@@ -165,9 +165,9 @@ def get_agent_model(host: Host, agent_id: str, *, model: str) -> ModelOptions:
 
 
 def approves_changes(host: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
-    """Return True if this agent makes changes without asking: its profile allows them, and it has a tool for them."""
+    """Return True if this agent makes changes without approval: its profile and one of its tools allow them."""
     definition = _read_definition(host, agent_id)
-    if agent_id and definition is None:  # broken: the run does not start
+    if agent_id and definition is None:  # the definition is invalid, so no run starts
         return False
     if choose_profile(host.settings.runtime.profile, definition) != "permissive":
         return False
@@ -184,14 +184,12 @@ def _read_definition(host: Host, agent_id: str) -> AgentDefinition | None:
 
 
 def read_definition_file(file: Path, workspace: Path) -> bytes:
-    """Read the bytes of an agent or a task step. Raises `OSError`, also for a link out of the folder."""
+    """Read the bytes of an agent or a task step. Raises `OSError`, also for a link that leads out of the workspace."""
     return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
 
 
 def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
-    """Return the `AGENT.md` and the ID as its folder spells it. Raises `UsageError`, `ConfigError` for a duplicate
-    ID.
-    """
+    """Return the `AGENT.md` and the ID as its folder spells it. Raises `UsageError`; `ConfigError` for a duplicate."""
     listed = list_definitions(workspace, "agents", FILE_NAME)
     found = listed.get(fold_id(agent_id))
     if found is None:
@@ -203,7 +201,7 @@ def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
 
 
 def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> ResolvedAgent:
-    """Build the agent of these bytes, with its names looked up in the workspace."""
+    """Build the agent of these bytes. Raises `ConfigError` if its lists name unknown skills or tasks."""
     agent = restore_agent(host, agent_id, data, file=file)
     known_tasks = {fold_id(each): each for each in _list_tasks(host)}
     problems = [
@@ -220,7 +218,7 @@ def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: st
 
 
 def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> ResolvedAgent:
-    """Restore the agent of a started run with the run's settings, without missing skills."""
+    """Build the agent of these bytes for a started run. Missing skills and tasks are ignored."""
     reading = parse_agent(data, file=file, id=agent_id)
     if reading.agent is None:
         raise ConfigError(
@@ -249,9 +247,9 @@ def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> Reso
 
 
 def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
-    """Choose the skills; a package that an agent names need not be enabled, but it must be trusted.
+    """Choose the skills. A package that the agent names must be trusted, but it needn't be enabled.
 
-    An agent of an untrusted folder does not decide which skills of the user are in play: they bring their own rules.
+    An agent of an untrusted folder can't activate skills of the user, because skills have rules that allow calls.
     """
     found = get_all_skills(host)
     enabled = activate(found, host.settings.skills.enabled)
@@ -275,7 +273,7 @@ def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
 
 
 def _list_own_skills(packages: Iterable[SkillPackage]) -> tuple[SkillPackage, ...]:
-    """List the skills in the folder."""
+    """List the skills that belong to the folder."""
     return tuple(package for package in packages if package.source not in OPT_IN)
 
 
@@ -301,7 +299,7 @@ def _list_unknown_skills(agent: ResolvedAgent) -> list[Problem]:
         return []
     found, file = get_all_skills(agent.host), agent.definition.file
     names = [package.definition.name for package in found.packages]
-    # One that is there and not trusted is left out, and that is said.
+    # Skills that exist but are not trusted are left out with a warning instead.
     unknown = [
         (name, line)
         for name, line in missing
@@ -349,8 +347,8 @@ def _refuse(agent_id: str, problems: Sequence[Problem]) -> ConfigError:
 def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted: str = "") -> ModelOptions:
     """Return the options for a run of this agent; `wanted` is the requested model.
 
-    Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models: only
-    a caller who names another provider gets past it.
+    Raises `UsageError` for a model that the agent or the host does not allow. The offline provider has no models, so
+    only a requested model with another provider replaces it.
     """
     name = wanted or (agent.model if agent and agent.model else "")
     chosen = _parse_model(name, options) if name else ModelName(options.provider, options.name)
@@ -372,16 +370,14 @@ def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted
 
 
 def list_models(options: ModelOptions, agent: AgentDefinition | None) -> tuple[str, ...]:
-    """List the models that may be chosen for an agent, its own first; empty if unspecified."""
+    """List the models that may be chosen for an agent, its own first; empty without a restriction."""
     if agent is None or not (agent.model or agent.allowed_models):
         return ()
     return tuple(dict.fromkeys((agent.model or options.name, *agent.allowed_models)))
 
 
 def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
-    """Return the stricter profile: an agent only narrows what the host allows. One in Markdown is at least
-    `guarded`.
-    """
+    """Return the stricter profile. An agent can only restrict the host, and one with a file is at least `guarded`."""
     if agent is None:
         return host
     own = agent.profile or "guarded"
@@ -410,7 +406,7 @@ def _narrow_models(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ..
 
 
 def _list_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
-    """List the fallbacks that the agent allows too; a plain name keeps its original provider."""
+    """List the fallbacks that the agent also allows. A name without a provider keeps its original one."""
     allowed: list[str] = []
     for name in options.fallback_models:
         model = _parse_model(name, options)

@@ -1,6 +1,6 @@
 """The hooks of a workspace: their files and their trust.
 
-They run code, so they are trusted like the scripts of a skill: those of a clone do not run until `agent trust`.
+Hooks run code. Those of an untrusted checkout don't run before `agent trust`.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ MAX_BYTES = 256 * 1024
 class ActiveHooks(Struct, frozen=True, kw_only=True):
     hooks: tuple[HookCommand, ...] = ()
     withheld: tuple[str, ...] = ()
-    """Files whose hooks do not run, because the user has not trusted them."""
+    """Files whose hooks do not run, because they are not trusted."""
 
 
 def load_hooks(host: Host) -> ActiveHooks:
@@ -44,12 +44,12 @@ def load_hooks(host: Host) -> ActiveHooks:
 
 
 def list_hook_lines(host: Host) -> list[str]:
-    """List, in words, the hooks that a user should read before trusting the folder."""
+    """Describe the hooks that the user should review before trusting the folder."""
     return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _get_hooks(host).shared]
 
 
 def digest_workspace_hooks(host: Host) -> str:
-    """Digest the trusted content: commands, and the workspace files that they name."""
+    """Digest the content that the user trusts: the commands, and the workspace files in them."""
     return digest_hooks(_get_hooks(host).shared)
 
 
@@ -63,7 +63,7 @@ def list_withheld_hooks(host: Host) -> tuple[Problem, ...]:
     try:
         withheld = load_hooks(host).withheld
     except ConfigError:
-        return ()  # said by the command that needs them
+        return ()  # reported by commands that need the hooks
     return tuple(
         Problem(
             severity="warning",
@@ -91,8 +91,8 @@ def _get_hooks(host: Host) -> _Found:
     is_asked_by_user, is_asked_by_folder = (_imports(readings) for readings in (own, shared))
     if is_asked_by_user or is_asked_by_folder:
         shared += [_read_claude(host.workspace / name, within=host.workspace) for name in CLAUDE_FILES]
-    # What runs from the home folder is the user's word alone. A folder that came from elsewhere does not ask for it,
-    # also not when it is trusted: `agent trust` is about what lies in the folder.
+    # Only the user decides to run hooks of the home folder. A folder from elsewhere can't request it, even if it is
+    # trusted: `agent trust` covers only the content of the folder.
     if is_asked_by_user or (is_asked_by_folder and not trust.origin):
         own.append(_read_claude(host.home / CLAUDE_FILES[0], within=host.home))
     if problems := [problem for reading in (*own, *shared) for problem in reading.problems]:
@@ -109,7 +109,7 @@ def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookComm
 
 
 def _read_yaml(host: Host, name: str) -> HookReading:
-    if is_absent(f"{host.workspace}/{name}"):  # as in most places, and each run asks
+    if is_absent(f"{host.workspace}/{name}"):  # fast path: few workspaces have hooks, and each run checks
         return HookReading()
     text = _read_text(host.workspace / name, within=host.workspace)
     if text is None:

@@ -1,4 +1,4 @@
-"""The instructions of a workspace: `context/`, the agent, and its project files such as `AGENTS.md`."""
+"""The instructions of a workspace: the files in `context/`, the agent, and project files such as `AGENTS.md`."""
 
 import hashlib
 import json
@@ -37,14 +37,14 @@ FILES: dict[LayerName, str] = {
     "profile": "user_profile.json",
 }
 MAX_FILE_BYTES = 1_000_000
-"""Size above which a file is not read at all, because it can't be an instruction."""
+"""Maximum size of a file with instructions."""
 
 PROJECT = "project:"
-"""Pin of a file of project instructions: its hash. The used text is among the run's instructions."""
+"""Prefix of the hash of a project file. Its text is pinned with the instructions of the run."""
 
 
 class ExtraInput(Struct, frozen=True, kw_only=True):
-    """A run's extra input: the conversation before it, and the task step that it carries out."""
+    """Additional input of a run: the conversation before it, and the task step that it executes."""
 
     facts: str = ""
     summary: str = ""
@@ -65,9 +65,9 @@ def load_instructions(
     family: Family,
     project: Sequence[ProjectFile] = (),
 ) -> Instructions:
-    """Load our instructions and the workspace's replacements. Raises `ConfigError` for an unusable file.
+    """Load the built-in instructions and those of the workspace. Raises `ConfigError` for an invalid file.
 
-    `project` are the files of project instructions, as `runtime.project` finds them.
+    `project` are the project files from `load_project`.
     """
     workspace = agent.host.workspace
     found = {name: _load(workspace, name) for name in FILES}
@@ -128,12 +128,12 @@ def get_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
 
 
 def _load(workspace: Path, layer: LayerName) -> _Layer | None:
-    if is_absent(f"{workspace}/{FOLDER}/{FILES[layer]}"):  # as in most places, and each run asks
+    if is_absent(f"{workspace}/{FOLDER}/{FILES[layer]}"):  # fast path: few workspaces have it, and each run checks
         return None
     file = workspace / FOLDER / FILES[layer]
     try:
         data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
-    except (FileNotFoundError, IsADirectoryError):  # a folder holds the place while a program is in the sandbox
+    except (FileNotFoundError, IsADirectoryError):  # the sandbox may have mounted an empty folder at this path
         return None
     except OSError as error:
         raise _refuse(file, f"The file cannot be read: {error.strerror}") from error
@@ -164,7 +164,7 @@ def _build(layer: LayerName, text: str, data: bytes, *, file: str) -> _Layer:
 
 
 def _build_project(text: str, files: Sequence[ProjectFile]) -> _Layer:
-    """Build the layer of project instructions. Each file is truncated by itself, so that none hides another."""
+    """Build the layer of project instructions. Each file is truncated separately, so that a long one hides no other."""
     capped = cap_layer("project", text)
     digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
     names = ", ".join(name for file in files for name in (_mark(file), *file.imports))
@@ -177,7 +177,7 @@ def _mark(file: ProjectFile) -> str:
 
 
 def _shorten(file: Path, workspace: Path) -> str:
-    """Shorten a path in the workspace, so that it is the same on every machine."""
+    """Return a path relative to the workspace, which is the same on every machine."""
     return file.relative_to(workspace).as_posix() if file.is_relative_to(workspace) else str(file)
 
 
@@ -188,7 +188,7 @@ def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:
 
 
 def load_project(host: Host, *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
-    """Load the user's own file, then the workspace's, which takes precedence. Redacted and sanitized."""
+    """Load the user's own file, then that of the workspace, which takes precedence. Both are redacted and sanitized."""
     return _load_project(host, build_host_cleaner(host).text, deny=deny)
 
 
@@ -216,7 +216,7 @@ def get_project_problems(host: Host) -> dict[Path, tuple[Problem, ...]]:
 
 
 class NearbyFiles(Struct, frozen=True, kw_only=True):
-    """Finds the instructions of folders that a run visits. An `engine.nearby_instructions.Nearby`."""
+    """Finds the project files of folders that a run visits. Implements `engine.nearby_instructions.Nearby`."""
 
     workspace: Path
     clean: Callable[[str], str]

@@ -1,4 +1,4 @@
-"""The agents and tasks in a workspace, by ID. Reads names, not files."""
+"""The agents and tasks in a workspace, by ID. Only folders are listed, no files are read."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from metier.errors import ConfigError
 
 
 def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, FoundDefinition]:
-    """List definitions of one kind by folded ID, without duplicate IDs, which would be ambiguous."""
+    """List definitions of one kind by folded ID. Duplicate IDs are left out, because they are ambiguous."""
     found = _read_all(workspace, folder, file_name)
     return {folded: same[0] for folded, same in found.items() if len(same) == 1}
 
@@ -34,7 +34,7 @@ def _read_all(workspace: Path, folder: str, file_name: str) -> dict[str, list[Fo
     listed: dict[str, list[FoundDefinition]] = {}
     for base in WORKSPACE_FOLDERS:
         root = f"{workspace}/{base}/{folder}"
-        if is_absent(root):  # as in most places, and each run asks
+        if is_absent(root):  # fast path: few workspaces have the folder, and each run checks
             continue
         for found in Walk(Path(root), file_name, within=workspace):
             listed.setdefault(fold_id(found.id), []).append(found)

@@ -1,4 +1,4 @@
-"""Plugins in a workspace: loading the enabled ones and adding their parts to a host."""
+"""Plugins in a workspace: load the enabled ones and add their tools, providers and subscribers to a host."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from metier.telemetry.sinks import BorrowedSink, Sink
 
 
 def get_plugins(host: Host) -> Plugins:
-    """Load the installed plugins that the settings enable, without starting them."""
+    """Load the enabled plugins without starting them."""
     options = host.settings.plugins
     taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in host.tools))
     return load_plugins(options.enabled, seconds=options.timeout_seconds, taken=taken)
@@ -42,7 +42,7 @@ def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Hos
 def get_plugin_part[T](
     name: str, offers: Iterable[Mapping[str, T]], *, kind: str, failure: type[UsageError | StoreUnavailable]
 ) -> T:
-    """Return what a running plugin provides under `plugin/<name>`. Raises `failure` if there is none."""
+    """Return the part that a running plugin provides as `plugin/<name>`. Raises `failure` if there is none."""
     brought = {f"{PLUGIN}{key}": value for offer in offers for key, value in offer.items()}
     if name not in brought:
         known = ", ".join(f"`{each}`" for each in sorted(brought)) or "none"
@@ -55,7 +55,7 @@ def get_plugin_part[T](
 
 
 def render_layers(host: Host) -> str:
-    """Render the prompt layers of plugins, computed now. A failing or hanging plugin adds nothing and is reported."""
+    """Render the prompt layers of plugins. A plugin that fails or hangs is reported and adds nothing."""
     seconds = host.settings.plugins.timeout_seconds
     pieces: list[str] = []
     for registry in host.plugins:

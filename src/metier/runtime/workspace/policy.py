@@ -1,4 +1,4 @@
-"""The policy of a run: the host's file, the rules of its definitions, the profile. Reads; evaluation is elsewhere."""
+"""The policy of a run: built from the host's file, the rules of its definitions, and the profile."""
 
 import json
 import re
@@ -31,16 +31,16 @@ from metier.skills.trust.judgement import is_trusted
 from metier.tools.toolbox import Toolbox
 
 BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "WebSearch", "delegate", "run_task")
-"""Names that rules may always use, even if the tool itself is disabled."""
+"""Names that rules may use even if the tool is disabled."""
 HOST_FILE = "withheld:policy"
 DEFINITIONS = "withheld:definitions"
-"""The host's file; agents, tasks and steps. They are pinned next to names of trusted skills, which have no colon."""
+"""Markers for untrusted rules in the host's file and in definitions. Skill names, pinned with them, have no colon."""
 SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
 _RULES_LINE = re.compile(r"^(?P<indent>[ ]*)rules:[ ]*(?:#.*)?$")
 _NEW_POLICY = "tool_approvals:\n  rules:\n"
 _NAMING_ARGUMENTS = ("skill_name", "script_name", "script", "agent", "task")
-"""Arguments that select one of the many targets of a tool."""
+"""Arguments that name the skill, script, agent or task of a call."""
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
@@ -54,19 +54,19 @@ class PolicySources(Struct, frozen=True, kw_only=True):
     step: TaskStep | None = None
     """Step of that task; `TASK.md` has its own rules."""
     trusted: Callable[[SkillPackage], bool] = is_trusted
-    """Skills whose rules may allow something."""
+    """Returns True for skills whose rules may allow something."""
     known: Collection[str] | None = ()
-    """Names that rules may use in addition to the run's tools, such as those hidden from its agent; None allows any."""
+    """Names that rules may use besides the run's tools, such as tools hidden from its agent; None allows any name."""
     withheld: frozenset[str] = frozenset()
-    """Those of `HOST_FILE` and `DEFINITIONS` whose rules may not allow anything."""
+    """Markers (`HOST_FILE`, `DEFINITIONS`) of rules that must not allow anything."""
     outside: OutsideScripts = MappingProxyType({})
-    """Scripts outside of their folders that skills name."""
+    """Scripts outside of their folder that skills mention."""
     access: Scope | None = None
     """Tools disabled by `tool-access.json`; None in a run, which reads the file before each turn."""
 
 
 def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:
-    """Open the reader; `known` are valid names other than those of tools, None for rules that were checked before."""
+    """Open a reader. `known` are valid names besides the tools; None for rules that were checked before."""
     if known is None:
         return ScopeReader(root=str(workspace))
     names = frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *tools.names(), *known))
@@ -89,9 +89,9 @@ def build_policy(
     sources: PolicySources,
     is_partial: bool = False,
 ) -> RulePolicy:
-    """Build the policy of host, agent and the skill in charge. Raises `ConfigError` for an unusable rule.
+    """Build the policy from the rules of the host, the definitions and the skills. Raises `ConfigError`.
 
-    `is_partial`: toolsets and servers, which say what they offer by running, have not been asked.
+    With `is_partial`, tools of toolsets and servers may be missing, because these have not been started.
     """
     reader = open_reader(workspace, tools, known=sources.known)
     host = read_host(reader, sources.host, workspace=workspace)
@@ -122,7 +122,7 @@ def build_policy(
 
 
 def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> OutsideScripts:
-    """List, by skill, the scripts outside of its folder that its text names; those in the workspace relative to it."""
+    """List the scripts outside of a skill's folder that its text mentions, by skill. Workspace paths are relative."""
     base = f"{workspace.as_posix().rstrip('/')}/"
     found = {
         canonical_name(package.definition.name): tuple(
@@ -138,7 +138,7 @@ def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> O
 
 
 def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
-    """Add a listed skill's ID to its name, and the other way round."""
+    """Extend the list of skills, so that it contains both the name and the ID of each."""
     listed = scope.limits.get("skills")
     if not listed:
         return scope
@@ -150,8 +150,8 @@ def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
 class NewDenials:
     """Deny rules added to the workspace's policy file after a run was pinned to it.
 
-    They count at once, so that a rule can stop a run that waits or works. What they refuse is the result of a step: the
-    journal has it, and a replay does not read the file.
+    They apply at once, so that a new rule can stop a running or waiting run. The denial is recorded as the step's
+    result, so a replay doesn't read the file.
     """
 
     def __init__(self, workspace: Path, pinned: bytes, *, tools: Toolbox, root: Path) -> None:
@@ -162,7 +162,7 @@ class NewDenials:
         self._policy: RulePolicy | None = None
 
     def find(self, action: ActionStep) -> str:
-        """Return why the rules deny this call now; empty if they don't. An unusable file denies every call."""
+        """Return why the current rules deny this call; empty if they don't. An invalid file denies every call."""
         try:
             policy = self._read()
         except ConfigError as error:
@@ -194,7 +194,7 @@ def list_denied(workspace: Path, sources: PolicySources) -> frozenset[str]:
 
 
 def read_skill_scope(reader: ScopeReader, package: SkillPackage) -> Scope:
-    """Read the skill's scope; trust belongs to the bytes that the rules were just read from."""
+    """Read the scope of a skill, with trust in exactly the bytes that the rules were read from."""
     return reader.read_skill(package.definition, is_trusted=is_trusted(package))
 
 
@@ -224,16 +224,16 @@ def has_rules(package: SkillPackage) -> bool:
 
 
 def build_rule(tool: str, arguments: dict[str, JsonValue]) -> str:
-    """Build a rule that allows calls like this one, as YAML: this command, host or folder, otherwise the tool."""
+    """Build a YAML rule that allows similar calls: the same command, host or folder, otherwise the same tool."""
     lines = [f"- tool: {_quote(tool)}", "  allow: true"]
     if condition := _get_condition(tool, arguments):
         lines.append(f"  when: {condition}")
     return "\n".join(lines) + "\n"
 
 
-# The rule goes to the end of the list: a rule before it that denies or asks still applies first.
+# The rule is appended, so that existing rules that deny or ask take precedence.
 def add_rule(policy: str, rule: str, *, file: str, root: str) -> str:
-    """Append the rule to the text of the policy file. Raises `ConfigError` if there is no place for it."""
+    """Append the rule to the text of the policy file. Raises `ConfigError` if the text has an unusual form."""
     text = _insert(policy, rule) if policy.strip() else _NEW_POLICY + _indent(rule, 4)
     before, after = (_count_rules(each, file=file, root=root) for each in (policy, text or ""))
     if text is None or after != before + 1:
@@ -304,7 +304,7 @@ def _indent(text: str, depth: int) -> str:
 
 
 def _count_rules(text: str, *, file: str, root: str) -> int:
-    """Count the rules; -1 if the text can't be used."""
+    """Count the rules; -1 if the text is invalid."""
     reader = ScopeReader(root=root)
     scope = reader.read_policy(text, file=file)
     return -1 if has_errors(reader.problems) else len(scope.tools.rules)

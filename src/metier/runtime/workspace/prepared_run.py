@@ -1,4 +1,4 @@
-"""A run's facts that are needed before its journal is open."""
+"""The facts of a run that are needed before its journal is opened."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,19 +24,19 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     folder: Path
     agent: ResolvedAgent
     extra_input: ExtraInput | None = None
-    """The extra input of a new run."""
+    """Additional input of a new run."""
     is_dry: bool = False
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Pins of its start; empty if it has not started."""
+    """Pins of its start; empty before it has started."""
     host: Host | None = None
-    """The host before the agent's changes, which children start from."""
+    """Host without the agent's settings, which children start from."""
     order: ChildRequest | None = None
     task: TaskDefinition | None = None
-    """The task that plans the run, or that it is a step of."""
+    """Task that plans the run, or that the run is a step of."""
     max_turns: int | None = None
-    """Its limit if it has started: a user may have raised it."""
+    """Its current limit if it has started, which the user may have raised."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Pins from the parent: the files of its task, and the bounds of all ancestors."""
+    """Pins from the parent: the files of its task, and the restrictions of all ancestors."""
 
     hooks: Hooks | None = None
     """Hooks of the parent; None if there is none."""
@@ -52,12 +52,12 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def is_planned(self) -> bool:
-        """Return True if a task definition decides: no model is asked, and only its steps act."""
+        """Return True if a task definition plans the run: it calls no model, and only its steps act."""
         return self.order is not None and bool(self.order.task_id)
 
     @property
     def is_plan_only(self) -> bool:
-        """Return True if it only plans: nothing is opened for it, no process is started."""
+        """Return True if the run only plans, so that no connection is opened and no process started."""
         return self.is_dry or self.is_planned
 
     @property
@@ -70,11 +70,11 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
 
 def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
-    """Choose the hooks to pin to a new run. Delegated work has those of its parent."""
+    """Choose the hooks to pin to a new run. A child run has those of its parent."""
     if run.is_dry:
         return ()
     hooks = load_hooks(run.agent.host).hooks if run.hooks is None else run.hooks
-    # A conversation is summarized by a run of its own: that it begins is the moment before the summary.
+    # A separate run summarizes a conversation, so the start of that run is the moment for `PreCompact`.
     is_summary = run.agent.id == SUMMARIZER
     is_begun = run.extra_input is not None and bool(run.extra_input.conversation)
     return tuple(

@@ -59,12 +59,12 @@ def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
 
 
 def open_needs(host: Host) -> SkillNeeds:
-    """Return a check of whether a named skill is active in this workspace, and why not."""
+    """Return a check that tells whether a skill is active in this workspace, and why not."""
     return SkillNeeds(lambda: get_all_skills(host), host.settings.skills.enabled)
 
 
 def list_blocked(host: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
-    """List the reasons why scripts and code of these skills can't be called, in the words of `agent check`."""
+    """List the problems that prevent calls of these skills' scripts and code, as `agent check` reports them."""
     needs = open_needs(host)
     return tuple(
         problem
@@ -99,7 +99,7 @@ def describe_bare_skill(skill: SkillDefinition, tools: Collection[str]) -> str:
 
 
 def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
-    """List folders and files of the workspace that were not read, such as links out of it."""
+    """List folders and files of the workspace that were not read, such as links that lead out of it."""
     return tuple(
         problem
         for problem in found.passed_over
@@ -133,9 +133,9 @@ def open_skill_index(
     problems: Sequence[Problem] = (),
     is_asking: bool = True,
 ) -> SkillIndex:
-    """Open the skill index; `web` limits its requests. A run that only plans is not `is_asking`: it sends nothing.
+    """Open the skill index; `web` restricts its requests. A run that only plans is not `is_asking`: it sends none.
 
-    A model in a folder ranks for it too, so that a plan and a shown prompt have the skills that the run would have.
+    A local embedding model is used in any case, so that a plan or preview has the same skills as the run.
     """
     skill_index = build_skill_index(packages, workspace=host.workspace, problems=problems, cache_folder=host.cache)
     options = host.settings.embeddings
@@ -193,7 +193,7 @@ def list_skills(host: Host) -> SkillList:
 
 
 def describe_skill(host: Host, name: str) -> SkillDetails:
-    """Describe what the skill could do, from its files. Raises `SkillNotFound`."""
+    """Describe the capabilities of a skill from its files. Raises `SkillNotFound`."""
     wanted = canonical_name(name)
     found = [each for each in list_skills(host).skills if canonical_name(each.name) == wanted]
     if not found:
@@ -204,7 +204,7 @@ def describe_skill(host: Host, name: str) -> SkillDetails:
 
 
 async def probe_skills(host: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
-    """Return the active skills in the order in which a run would consider them for this request. Calls no model."""
+    """Rank the active skills for this request as a run would. No model is called."""
     packages, _ = await run_sync(get_skills, host)
     skill_index = await run_sync(open_skill_index, packages, host)
     near = await skill_index.get_similar(request)

@@ -1,4 +1,4 @@
-"""Task definitions of a workspace: found by ID, checked, pinned to a run and restored from there."""
+"""Task definitions of a workspace: find them by ID, check them, pin them to a run and restore them."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ TASK = "task:"
 
 
 def get_task(host: Host, task_id: str) -> TaskDefinition:
-    """Return a task. Raises `UsageError` if it is missing, `ConfigError` with every problem of it."""
+    """Return a task. Raises `UsageError` if it doesn't exist, `ConfigError` with all of its problems."""
     listed = list_definitions(host.workspace, "tasks", FILE_NAME)
     found = listed.get(fold_id(task_id))
     if found is None:
@@ -49,7 +49,7 @@ def get_task(host: Host, task_id: str) -> TaskDefinition:
 
 
 def list_problems(host: Host, reading: TaskReading) -> tuple[Problem, ...]:
-    """List all problems of a task: its files, the names in its bodies and lists, its schemas."""
+    """List all problems of a task: of its files, the names in its texts and lists, and its schemas."""
     if reading.task is None:
         return (*reading.problems, *_find_unknown(host, reading.references))
     return (
@@ -61,7 +61,7 @@ def list_problems(host: Host, reading: TaskReading) -> tuple[Problem, ...]:
 
 
 def check_schemas(task: TaskDefinition) -> tuple[Problem, ...]:
-    """List the problems of its input and result schemas, and defaults that their schema forbids."""
+    """List the problems of its input and result schemas, and defaults that violate their schema."""
     return (*(problem for step in task.steps for problem in _check_step(step)), *_check_inputs(task))
 
 
@@ -73,7 +73,7 @@ async def pin_task(task: TaskDefinition, store: Store) -> dict[str, str]:
 async def find_pinned_task(
     workspace: Path, task_id: str, *, pins: Mapping[str, str], store: Store
 ) -> TaskDefinition | None:
-    """Return the pinned task; None if the run had none."""
+    """Return the pinned task; None if none is pinned."""
     prefix = f"{TASK}{task_id}/"
     found = {name.removeprefix(prefix): digest for name, digest in pins.items() if name.startswith(prefix)}
     if FILE_NAME not in found:
@@ -98,7 +98,7 @@ def list_changed_task(run: PreparedRun) -> tuple[str, ...]:
 
 
 def apply_step(agent: ResolvedAgent, steps: Sequence[TaskStep]) -> ResolvedAgent:
-    """Return the agent with the skills and tasks of `TASK.md` and the step; Markdown implies at least `guarded`."""
+    """Return the agent with the skills and tasks of `TASK.md` and the step. Its profile is at least `guarded`."""
     for step in steps:
         tasks = resolve_list(step.tasks, agent.tasks)
         agent = replace(agent, packages=_choose_packages(agent, step.skills), tasks=tasks)
@@ -120,7 +120,7 @@ def choose_tools(agent: ResolvedAgent, offered: Sequence[Tool], steps: Sequence[
 
 
 def _choose_packages(agent: ResolvedAgent, own: Sequence[str] | None) -> tuple[SkillPackage, ...]:
-    """Choose the packages; one that a step names need not be enabled, but it must be trusted."""
+    """Choose the packages. A skill that a step names must be trusted, but it needn't be enabled."""
     if own is None:
         return agent.packages
     named = activate_named(get_all_skills(agent.host), [name for name in own if name != INHERIT])

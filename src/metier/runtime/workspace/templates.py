@@ -1,4 +1,4 @@
-"""Files of a new workspace: templates that are copied completely or not at all, and a first `AGENTS.md`."""
+"""Files of a new workspace: templates, which are copied completely or not at all, and a first `AGENTS.md`."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -67,9 +67,9 @@ def get_template(name: str) -> Template:
 
 
 def write_template(template: Template, target: Path, *, replaced: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Copy every file below `target`, with the texts in `replaced` instead of the file's own.
+    """Copy every file to `target`; texts in `replaced` replace the file's own.
 
-    Raises `UsageError` where one is there already; then nothing is written.
+    Raises `UsageError` if a file exists already; then nothing is written.
     """
     paths = {file: target / file for file in template.files}
     taken = [path for path in paths.values() if os.path.lexists(path)]

@@ -1,4 +1,4 @@
-"""Workspace trust: the effect of a cloned folder's rules before and after the user trusts them."""
+"""Workspace trust: the permissions that the files of a folder have before and after the user trusts it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes,
 
 
 def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
-    """Return the workspace files whose rules may not allow anything; see `PolicySources.withheld`."""
+    """Return the markers of workspace files whose rules must not allow anything; see `PolicySources.withheld`."""
     voices = {
         HOST_FILE: not host.trust.counts("policy", digest_bytes(policy)),
         DEFINITIONS: not host.trust.is_trusted,
@@ -30,7 +30,7 @@ def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
 
 
 def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
-    """List what trusting the folder permits, in words: settings by key, rules that allow, code."""
+    """Describe what trusting the folder permits: settings by key, rules that allow calls, code."""
     found = [f"agent.yaml: {key}" for key in settings]
     reader = ScopeReader(root=str(host.workspace))
     policy = reader.read_policy(read_policy_file(host.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
@@ -57,7 +57,7 @@ def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
 
 
 def trust_workspace(host: Host, *, words: str, origin: str) -> TrustRecord:
-    """Trust the folder as it is now. `words` is the digest of its settings. Raises `OSError`."""
+    """Trust the current content of the folder. `words` is the digest of its settings. Raises `OSError`."""
     digests: Mapping[Part, str] = {
         "settings": words,
         "policy": digest_bytes(read_policy_file(host.workspace)),
