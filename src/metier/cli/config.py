@@ -18,7 +18,7 @@ from metier.errors import ConfigError
 from metier.settings.resolution import LoadedSettings
 from metier.settings.setting_values import Shown, get_value, render_value, show_value
 from metier.settings.template import build_schema, render_template
-from metier.skills.trust.workspace_trust import list_brought
+from metier.skills.trust.workspace_trust import list_agent_files
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -38,7 +38,7 @@ def init(
 ) -> None:
     """Create a settings file with all defaults."""
     folder = path.absolute().parent
-    was_empty = next(list_brought(folder), None) is None
+    was_empty = next(list_agent_files(folder), None) is None
     write_new_file(path, render_template(), overwrite=force)
     if was_empty:
         trust_new_folder(folder)

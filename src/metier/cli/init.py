@@ -35,7 +35,7 @@ from metier.runtime.workspace.templates import (
 )
 from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import load_settings
-from metier.skills.trust.workspace_trust import list_brought
+from metier.skills.trust.workspace_trust import list_agent_files
 
 AGENT = "assistant"
 """The agent of every template."""
@@ -67,7 +67,7 @@ def init(
         return
     chosen = get_template(template)
     check_base_url(base_url)
-    was_empty = next(list_brought(path), None) is None
+    was_empty = next(list_agent_files(path), None) is None
     choice = replace(_choose_model(provider, model, base_url, path), profile=profile, agent=AGENT)
     written = [*write_template(chosen, path, replaced={FILE_NAME: render_settings(choice)}), *_write_instructions(path)]
     if was_empty:

@@ -22,7 +22,7 @@ from metier.settings.keys import Leaf, all_leaves, find_nearest_key, variables_o
 from metier.settings.layers import check_alone, read_file, read_json_list, split_text
 from metier.settings.setting_values import Given, Origin, looks_secret, render_value
 from metier.skills.git.clones import find_origin
-from metier.skills.trust.workspace_trust import list_brought
+from metier.skills.trust.workspace_trust import list_agent_files
 
 Mine = Annotated[bool, typer.Option("--user", help="Change your user settings instead of the workspace's.")]
 
@@ -84,7 +84,7 @@ def _check_effect(file: Path, key: str, value: Plain) -> None:
     """Raise `UsageError` for a value that would be ignored: an untrusted clone can only make a setting stricter."""
     workspace = current_workspace()
     is_in_clone = file.absolute() == workspace.absolute() / FILE_NAME and find_origin(workspace)
-    if not is_in_clone or next(list_brought(workspace), None) is None or is_trusted_folder(workspace):
+    if not is_in_clone or next(list_agent_files(workspace), None) is None or is_trusted_folder(workspace):
         return
     own = find_own_file(environ=os.environ, cwd=workspace, home=home_folder())
     own_values = set_profile(read_file(own).values if own else {})
@@ -102,7 +102,7 @@ def write_setting(file: Path, key: str, rendered: str) -> None:
         raise UsageError(f"'{file}' cannot be read: {error}", hint="Run `agent check settings`") from error
     folder = file.absolute().parent
     # In a clone without agent files, the user will have written all of them.
-    was_empty = next(list_brought(folder), None) is None
+    was_empty = next(list_agent_files(folder), None) is None
     is_own = was_empty or is_trusted_folder(folder)
     write_new_file(file, set_in_text(text, key, rendered), overwrite=True)
     if is_own:

@@ -16,7 +16,7 @@ from metier.runtime.opened_host import OpenedHost, open_host
 from metier.runtime.workspace.trust import list_permissions, trust_workspace
 from metier.settings.resolution import LoadedSettings
 from metier.skills.git.clones import find_origin
-from metier.skills.trust.workspace_trust import digest_bytes, list_brought, revoke_trust
+from metier.skills.trust.workspace_trust import digest_bytes, list_agent_files, revoke_trust
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -100,7 +100,7 @@ def _write(host: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
     trust = loaded.trust
     policy = digest_bytes(read_policy_file(host.workspace))
     state = _name_state(loaded, policy)
-    brings, decides = list(list_brought(host.workspace)), list_permissions(host, loaded.carried)
+    brings, decides = list(list_agent_files(host.workspace)), list_permissions(host, loaded.carried)
     if as_json:
         write_json(
             {

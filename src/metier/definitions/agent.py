@@ -32,7 +32,7 @@ FILE_NAME = "AGENT.md"
 
 
 def _read_domains(value: object, info: ValidationInfo) -> object:
-    """Read a list of domains. Any problem is an error: a partly read list would allow something else."""
+    """Read a list of domains. Any problem is an error, because an incomplete list would allow other domains."""
     if not isinstance(value, Scalar | Sequence | Mapping):
         return value
     if value == Sequence((), value.line) and info.field_name == "allow":
@@ -57,13 +57,13 @@ class WebLists(FileModel):
     shape_hint = "Write 'allow:' or 'deny:' below it, each with a list of domains"
 
     allow: _Domains = ()
-    """Empty allows all."""
+    """If empty, all domains are allowed."""
     deny: _Domains = ()
     """Overrides `allow`."""
 
 
 def parse_domain(text: str) -> str:
-    """Normalize a domain; empty if it is invalid."""
+    """Normalize a domain. Return an empty string if it is invalid."""
     plain = text.lower().removesuffix(".")
     try:
         plain = plain if plain.isascii() else plain.encode("idna").decode("ascii")
@@ -88,20 +88,20 @@ class AgentFields(FileModel):
     description: Text = ""
     metadata: FreeForm = Field(default_factory=dict[str, Plain])
     model: Annotated[Text, AfterValidator(_check_model)] | None = None
-    """None: the model of the settings."""
+    """Defaults to the model of the settings."""
     allowed_models: Texts = ()
     """Further models that may be chosen for this agent."""
     temperature: Annotated[float, within(0, 2)] | None = None
     max_tokens: Annotated[int, within(1, 10_000_000, whole=True)] | None = None
     tools: Texts | None = None
-    """None or `inherit`: the host's tools; see `references.resolve_list`."""
+    """Without a list or with `inherit`, the agent has the host's tools; see `references.resolve_list`."""
     tool_approvals: Raw | None = None
-    """Unparsed, with lines; `approval` interprets it."""
+    """The unparsed node, which `approval` interprets."""
     skills: Texts | None = None
     tasks: Texts | None = None
     task_approvals: Raw | None = None
     profile: Word[Profile] | None = None
-    """None: `guarded`."""
+    """Defaults to `guarded`."""
     web: WebLists = WebLists()
 
 
@@ -115,21 +115,21 @@ class AgentDefinition(AgentFields):
 
 class AgentReading(Struct, frozen=True):
     agent: AgentDefinition | None
-    """None if one of the problems is an error."""
+    """None if any problem is an error."""
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
-    """Names that it refers to, even if it could not be loaded."""
+    """References of the file, even if the agent could not be loaded."""
     permits: tuple[Permits, ...] = ()
-    """Tools and commands that it permits, even if it could not be loaded."""
+    """Permissions in the file, even if the agent could not be loaded."""
 
 
 def load_agent(file: Path, *, id: str = "", within: Path | None = None) -> AgentReading:  # noqa: A002 - the word of the format
-    """Read an `AGENT.md`. Unknown keys and invalid values are errors; all of them are reported."""
+    """Load an `AGENT.md`. Unknown keys and invalid values are errors, and all of them are reported."""
     return _read_agent(load_document(file, within=within), file=file, id=id or file.parent.name)
 
 
 def parse_agent(data: bytes, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format
-    """Parse the bytes of an `AGENT.md`, such as those that a run is pinned to."""
+    """Parse the bytes of an `AGENT.md`, for example the version that a run is pinned to."""
     return _read_agent(parse_document(data, file=file), file=file, id=id)
 
 

@@ -11,7 +11,7 @@ from metier.telemetry.excerpt import cut_end
 
 MAX_NAME = 64
 SKILL_PIN = "skill:"
-"""Prefix of a skill's name among the definitions that a run is pinned to."""
+"""Prefix of skill names among a run's pinned definitions."""
 
 _USABLE = re.compile(rf"[\w-]{{1,{MAX_NAME}}}")
 _ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
@@ -41,7 +41,7 @@ def is_usable_name(name: str) -> bool:
 
 
 def check_skill_id(name: str) -> None:
-    """Check a name or an ID: names with slashes between them. Raises `InvalidName`."""
+    """Check a skill's name, or its ID (names separated by slashes). Raises `InvalidName`."""
     for part in name.split("/"):
         check_name(part)
 
@@ -67,7 +67,7 @@ def _shown(name: str) -> str:
 
 
 def fold_id(id: str) -> str:  # noqa: A002 - the word of the format
-    """Return an ID in the form that a case-insensitive disk compares: `Foo/Bar` and `foo/bar` are the same."""
+    """Return an ID as case-insensitive file systems compare it: `Foo/Bar` and `foo/bar` are the same."""
     return unicodedata.normalize("NFKC", id).casefold()
 
 

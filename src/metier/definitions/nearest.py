@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names: the known names that resemble one."""
+"""Suggestions for misspelled names."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,15 +7,15 @@ from rapidfuzz import fuzz, process
 _ALIKE = 60.0
 _WITHIN = 85.0
 _LONG_ENOUGH = 4
-"""Minimum length of a partial match; shorter words occur inside others by chance."""
+"""Minimum length for a partial match, because shorter words occur inside others by chance."""
 _MAX_COMPARED = 500
 """Maximum number of characters to compare: a name from a model may have millions."""
 
 
 def find_nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the most similar word, or one that contains the given word; None without a match.
+    """Find the most similar word, or one that contains the given word.
 
-    `-` and `_` are equal. Ties are resolved alphabetically.
+    `-` and `_` are equal. The first in alphabetical order wins a tie.
     """
     choices = sorted(words)
     best = process.extractOne(word, choices, scorer=fuzz.ratio, processor=_fold, score_cutoff=_ALIKE)
@@ -34,12 +34,12 @@ def list_nearest(word: str, words: Sequence[str], *, at_least: float = 0.0, most
 
 
 def hint_nearest(word: str, words: Iterable[str]) -> str:
-    """Return `Did you mean 'x'?`, or an empty text."""
+    """Return `Did you mean 'x'?` for the nearest word, or an empty string."""
     return suggest(find_nearest(word, words))
 
 
 def suggest(name: str | None) -> str:
-    """Return a hint with all suggestions, or an empty text."""
+    """Return `Did you mean 'x'?`, or an empty string without a name."""
     return f"Did you mean {name!r}?" if name else ""
 
 

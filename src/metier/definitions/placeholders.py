@@ -1,6 +1,6 @@
-"""Placeholders `{{inputs.x}}` and `{{steps.<file>.result}}` in the bodies of a task: found, checked, replaced.
+"""Placeholders `{{inputs.x}}` and `{{steps.<file>.result}}` in the bodies of a task.
 
-One pass over the text: values are data, so placeholders inside a value are not replaced.
+They are replaced in one pass: values are data, so placeholders inside a value stay as they are.
 """
 
 import re
@@ -20,7 +20,7 @@ _MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
 class Placeholder(Struct, frozen=True):
     kind: Literal["input", "step"]
     name: str
-    """The input, or the file of the step in the form of `name_step`."""
+    """The name of the input, or of the step as `name_step` returns it."""
     line: int
     """Line in the body, from 1."""
 
@@ -32,7 +32,7 @@ def fill_arguments(args: Sequence[str], values: Mapping[str, str]) -> tuple[str,
 
 
 def name_step(file: str) -> str:
-    """Return the name of a step in placeholders: its file with the ending."""
+    """Return the name of a step in placeholders: its file name without `.md`."""
     return file[:-3] if file.lower().endswith(".md") else file
 
 
@@ -42,9 +42,9 @@ def list_placeholders(body: str) -> list[Placeholder]:
 
 
 def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
-    """Report placeholders without a value: undeclared inputs, and steps that do not come before this one.
+    """Report placeholders without a value: undeclared inputs, and results of steps that are not earlier ones.
 
-    An input without a placeholder is a warning: the model sees it only among the run's inputs.
+    An input without a placeholder is a warning, because the model only sees it in the list of inputs.
     """
     problems: list[Problem] = []
     inputs = [given.name for given in task.inputs]
@@ -76,7 +76,7 @@ def _list_unused(task: TaskDefinition) -> list[Problem]:
 
 
 def render_body(body: str, *, inputs: Mapping[str, str], results: Mapping[str, str]) -> str:
-    """Replace every placeholder. Raises `KeyError` for one that `check_placeholders` reports."""
+    """Replace every placeholder. Raises `KeyError` for those that `check_placeholders` reports."""
 
     def replace(match: re.Match[str]) -> str:
         placeholder = _build(match, "")

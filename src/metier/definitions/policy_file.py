@@ -12,11 +12,11 @@ POLICY_FILE = ".agent/policy.yaml"
 
 
 def read_policy_file(workspace: Path) -> bytes:
-    """Return the content of the host's rule file; None if there is none."""
+    """Return the content of the host's rule file, or empty bytes if it doesn't exist."""
     file = workspace / POLICY_FILE
     if is_absent(file):
         return b""
-    # A broken link must not count as "no rules", and a link to a device has no end.
+    # A broken link must not count as "no rules", and reading a device would never end.
     found = read_skill_file(file, limit=MAX_FILE_BYTES, within=workspace)
     if isinstance(found, Problem):
         raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Fix or remove it")

@@ -8,7 +8,7 @@ type Severity = Literal["error", "warning"]
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One problem. An error keeps a definition from loading; a warning does not."""
+    """A problem of a file. An error prevents loading the definition; a warning does not."""
 
     severity: Severity
     code: str

@@ -1,6 +1,6 @@
-"""Project instructions: `AGENTS.md` (else `CLAUDE.md`, `GEMINI.md`) with the files that they import.
+"""Project instructions: `AGENTS.md` (else `CLAUDE.md` or `GEMINI.md`) with imported files.
 
-Reads and checks only; `context.outside_text` renders them, and the runtime decides if they are trusted.
+Only reads and checks them: `context.outside_text` renders them, and the runtime decides if they are trusted.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ PERSONAL = Path(".agent/AGENTS.md")
 """The user's instructions for every project, relative to the home folder."""
 MAX_FILE_BYTES = 1_000_000
 MAX_CHARACTERS = 20_000
-"""Limit per file including imports. Two files of this size fit into their prompt layer."""
+"""Limit per file including imports. The prompt layer has room for two files of this size."""
 MAX_DEPTH = 5
 MAX_IMPORTS = 30
 IMPORTED = frozenset({".md", ".markdown", ".mdx", ".mdc", ".txt", ".rst", ".adoc"})
@@ -30,7 +30,7 @@ IMPORTED = frozenset({".md", ".markdown", ".mdx", ".mdc", ".txt", ".rst", ".adoc
 _IMPORT = re.compile(r"[ \t]*(?:[-*][ \t]+)?@(\S+)[ \t]*")
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _PASSED_OVER = frozenset({"node_modules", "vendor", "site-packages", "__pycache__", "venv"})
-"""Folders with files of other projects. Hidden folders are skipped too."""
+"""Folders with files of other projects. Hidden folders are also skipped."""
 
 
 class ProjectFile(Struct, frozen=True, kw_only=True):
@@ -39,10 +39,10 @@ class ProjectFile(Struct, frozen=True, kw_only=True):
     text: str
     """Content with imports, sanitized and truncated."""
     sha256: str
-    """Digest of the file's bytes and of those of every import, in order."""
+    """Digest of the bytes of the file and of every import, in order."""
     imports: tuple[str, ...] = ()
     left_out: int = 0
-    """Number of characters beyond the limit."""
+    """Number of truncated characters."""
     is_own: bool = True
     """True for text of the user, or of a trusted project."""
     problems: tuple[Problem, ...] = ()
@@ -50,7 +50,7 @@ class ProjectFile(Struct, frozen=True, kw_only=True):
 
 type Clean = Callable[[str], str]
 type Deny = Callable[[str], str]
-"""Returns why a rule denies reading a file of the workspace; empty if it may be read."""
+"""Returns the reason why a rule denies reading a file, or an empty string if it may be read."""
 
 
 def allow_all(_path: str) -> str:
@@ -84,7 +84,7 @@ class _Reading:
 def load_project_file(
     folder: Path, *, within: Path, clean: Clean, is_own: bool = True, deny: Deny = allow_all
 ) -> ProjectFile | None:
-    """Return the instructions of one folder of a workspace; None if it has none."""
+    """Load the instructions of one folder of a workspace, or return None if it has none."""
     for name in NAMES:
         file = folder / name
         if not is_absent(file) and not file.is_dir():
@@ -104,9 +104,9 @@ def load_personal_file(home: Path, *, clean: Clean) -> ProjectFile | None:
 def load_nearby_files(
     path: str, *, workspace: Path, clean: Clean, is_own: bool, deny: Deny = allow_all
 ) -> tuple[ProjectFile, ...]:
-    """Return the instructions of the folders between the workspace root (excluded) and a file, nearest last.
+    """Load the instructions of the folders between the workspace root (excluded) and a file, outermost first.
 
-    Files in a repository inside the workspace are not the user's own.
+    Files of a repository nested in the workspace are not the user's own.
     """
     target = Path(os.path.normpath(workspace / path))
     if not target.is_relative_to(workspace):
@@ -146,7 +146,7 @@ def _load(file: Path, reading: _Reading, clean: Clean, *, is_own: bool) -> Proje
 
 
 def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
-    """Read a file; None, with a warning, if it is unusable."""
+    """Read a file. If it is unusable, add a warning and return None."""
     if denied := _get_denial(file, reading):
         reading.warn(f"It is not read: {denied}", file, line=line)
         return None
@@ -191,7 +191,7 @@ def _expand(text: str, file: Path, reading: _Reading, *, above: tuple[Path, ...]
 
 
 def _find_import(name: str, file: Path, reading: _Reading, *, line: int, above: tuple[Path, ...]) -> Path | None:
-    """Return the file of an import line; None if there is none, with a warning if the line looks like an import."""
+    """Find the file of an import line. Warn if the line looks like an import but is not followed."""
     if Path(name).suffix.lower() not in IMPORTED:
         return None  # "@name" is a mention, not an import
     target = Path(os.path.normpath(file.parent / name))

@@ -64,17 +64,17 @@ class _Finding(Struct, frozen=True):
 
 
 class Context(Struct, kw_only=True):
-    """Options for reading a file, and the problems found so far. Passed to validators as pydantic's `context`."""
+    """Options for reading a file, and the problems found so far. Validators get it as pydantic's `context`."""
 
     strict: bool = True
-    """Report deviations as errors. Otherwise they are warnings, and the rest of the file is used."""
+    """True if deviations are errors. Otherwise they are warnings, and the rest of the file is used."""
     unknown_keys: UnknownKeys = "error"
     findings: list[_Finding] = field(default_factory=list[_Finding])
 
     def report(  # noqa: PLR0917 - what a problem is made of
         self, severity: Severity, node: Node, code: str, message: str, hint: str = "", *, line: int | None = None
     ) -> None:
-        """Report a problem of a value. A message that starts in lower case continues `Field 'key' …`."""
+        """Report a problem of a value. `Field 'key'` is prepended to a message that starts in lower case."""
         self.findings.append(_Finding(node, severity, code, message, hint, line))
 
     def deviate(  # noqa: PLR0917 - what a problem is made of
@@ -86,10 +86,10 @@ class Context(Struct, kw_only=True):
 
 class ModelReading[M](Struct, frozen=True):
     value: M | None
-    """None if one of the problems is an error."""
+    """None if any problem is an error."""
     problems: tuple[Problem, ...] = ()
     draft: M | None = None
-    """The value as far as it could be read, even with errors."""
+    """The valid parts of the value, even with errors."""
 
 
 def context_of(info: ValidationInfo) -> Context:
@@ -97,7 +97,7 @@ def context_of(info: ValidationInfo) -> Context:
 
 
 def fault(code: str, message: str, hint: str = "", *, key: str = "") -> PydanticCustomError:
-    """Return an error for a validator to raise; the reader adds file and line. A model validator can name one `key`."""
+    """Build an error for a validator to raise. The reader adds file and line. A model validator can name a `key`."""
     return PydanticCustomError("fault", "{message}", {"code": code, "message": message, "hint": hint, "key": key})
 
 
@@ -127,7 +127,7 @@ def list_keys(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def report_unknown_keys(mapping: Mapping, known: Iterable[str], context: Context) -> None:
-    """Report every unknown key, with the known one that it resembles."""
+    """Report every unknown key, with the nearest known key as a hint."""
     known = tuple(known)
     if context.unknown_keys == "ignore":
         return
@@ -144,9 +144,9 @@ def _hint_key(key: str, known: tuple[str, ...]) -> str:
 def read_model[M: FileModel](
     model: type[M], node: Node, *, file: str, subject: str = "The file", context: Context | None = None
 ) -> ModelReading[M]:
-    """Read a node into a model. Never raises: all problems are in `problems`, ordered by line.
+    """Read a node into a model. Never raises; all problems are in `problems`, ordered by line.
 
-    `subject` starts the message of a problem that belongs to no field.
+    `subject` starts the message of a problem without a field.
     """
     return read_values(model, node, node, file=file, subject=subject, context=context)
 
@@ -154,7 +154,7 @@ def read_model[M: FileModel](
 def read_values[M: BaseModel](
     model: type[M], values: object, node: Node, *, file: str, subject: str = "", context: Context | None = None
 ) -> ModelReading[M]:
-    """Read plain values, with the lines of `node`, into any pydantic model."""
+    """Read plain values into any pydantic model. `node` provides the lines for problems."""
     context = context or Context()
     errors: list[ErrorDetails] = []
     value: M | None = None
@@ -164,7 +164,7 @@ def read_values[M: BaseModel](
         errors = error.errors(include_url=False)
     problems = list_problems(context, node, file=file)
     if has_errors(problems):
-        # Model validators compare fields, which is misleading while one of them is invalid or misspelled.
+        # Model validators compare fields. Their messages mislead while one of these is invalid or misspelled.
         errors = [each for each in errors if each["type"] != "value_error" or each["loc"]]
     problems += [_describe(each, node, model, file=file, subject=subject) for each in errors]
     problems.sort(key=lambda problem: problem.line or 0)
@@ -172,7 +172,7 @@ def read_values[M: BaseModel](
 
 
 def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
-    """Return the findings of a context, with the keys and lines of the values below `root`."""
+    """Convert the findings of a context to problems, with the keys and lines of the values below `root`."""
     if not context.findings:
         return []
     paths = {id(node): path for node, path in _walk(root, ())}
@@ -203,7 +203,7 @@ def _walk(node: Node, path: KeyPath) -> Iterator[tuple[Node, KeyPath]]:
 
 
 def get_line(root: Node, path: Iterable[str | int]) -> int:
-    """Return the line of a value by its path; for a missing value that of the nearest parent."""
+    """Return the line of the value at a path, or of its nearest existing parent."""
     node, line = root, root.line
     for part in path:
         if isinstance(node, Mapping) and (entry := node.find(str(part))):
@@ -221,7 +221,7 @@ class Explanation(NamedTuple):
 
     code: str
     message: str
-    """Continues the field's name if it starts in lower case."""
+    """The field's name is prepended if it starts in lower case."""
     hint: str = ""
 
 
@@ -265,7 +265,7 @@ def _describe(error: ErrorDetails, root: Node, model: type[BaseModel], *, file: 
 
 
 def _get_model(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
-    """Return the model of the mapping at a path; `model` itself if the types are ambiguous."""
+    """Return the model of the mapping at a path. Ambiguous types leave the model of the parent."""
     for part in path:
         field_ = next((each for name, each in model.model_fields.items() if part in (name, each.alias)), None)
         parts = (field_.annotation, *get_args(field_.annotation)) if field_ is not None else ()
@@ -304,7 +304,7 @@ _CODES = {
 
 
 def _complete(message: str, path: KeyPath, subject: str = "") -> str:
-    """Return a full sentence for a message that starts with a verb."""
+    """Complete a message that starts with a verb: prepend the field or the subject."""
     if not message[:1].islower():
         return message
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
@@ -314,7 +314,7 @@ def _complete(message: str, path: KeyPath, subject: str = "") -> str:
 
 
 def _read_text(value: object, info: ValidationInfo) -> object:
-    """Read a single text. A list of texts is joined by commas and reported."""
+    """Read a single text. A list is joined with commas and reported."""
     match value:
         case Scalar(value=written):
             return show_text(value, written.strip(), context_of(info))
@@ -329,7 +329,7 @@ def _read_text(value: object, info: ValidationInfo) -> object:
 
 
 def show_text(node: Node, text: str, context: Context) -> str:
-    """Return the text as users and models see it: hidden characters are escaped and reported."""
+    """Escape and report hidden characters."""
     shown = sanitize(text)
     if shown != text:
         odd = next(char for char in text if sanitize(char) != char)
@@ -349,7 +349,7 @@ def _read_exact(value: object) -> object:
 
 
 def _read_texts(value: object, info: ValidationInfo) -> object:
-    """Read a list of texts. A single text is a list of one, or of several separated by commas."""
+    """Read a list of texts. A single text is split at commas."""
     match value:
         case Scalar() | Sequence():
             return list_texts(value)
@@ -464,7 +464,7 @@ def _read_free(value: object) -> object:
 
 Flag = Annotated[bool, BeforeValidator(_read_flag)]
 Word = Annotated[T, BeforeValidator(_read_text)]
-"""A text for another type: one of some words, a number."""
+"""A text that pydantic converts to another type, such as a literal or a number."""
 Text = Annotated[str, BeforeValidator(_read_text)]
 Exact = Annotated[str, BeforeValidator(_read_exact)]
 """A text exactly as written, for example a command."""
@@ -475,4 +475,4 @@ Entries = Annotated[dict[str, T], BeforeValidator(_read_entries)]
 FreeForm = Annotated[dict[str, Plain], BeforeValidator(_read_free)]
 """A mapping of texts, lists and mappings without a schema."""
 Raw = Annotated[Node, SkipValidation]
-"""The node itself, for a reader that interprets it later."""
+"""The unparsed node, for a later reader."""

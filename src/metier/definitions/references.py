@@ -12,7 +12,7 @@ INHERIT = "inherit"
 
 
 def find_limit(own: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names that a skill's list leaves of its parent's; None if it leaves all.
+    """Return the names to which a skill's list limits its parent's list, or None without a limit.
 
     Additions to `inherit` are ignored: a skill can only narrow authority.
     """
@@ -22,8 +22,8 @@ def find_limit(own: Sequence[str] | None) -> tuple[str, ...] | None:
 def resolve_list(own: Sequence[str] | None, inherited: Sequence[str]) -> tuple[str, ...]:
     """Return the effective names without duplicates, inherited ones first.
 
-    No list, or `inherit` alone, inherits; `inherit` among others adds to the inherited names; a list without `inherit`
-    replaces them, and an empty list allows nothing.
+    Without a list, the names are inherited. A list with `inherit` adds its other names to the inherited ones. A list
+    without `inherit` replaces them, so an empty list allows nothing.
     """
     if own is None:
         return tuple(dict.fromkeys(inherited))
@@ -74,13 +74,13 @@ _PERMIT_KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_appr
 
 
 class Permits(Struct, frozen=True, kw_only=True):
-    """Permitted tools and commands, even if the definition cannot be loaded."""
+    """Tools, models and commands that a file permits, even if its definition cannot be loaded."""
 
     file: str
     tools: dict[str, int] = field(default_factory=dict[str, int])
     """Names with their lines, without `inherit`."""
     is_limit: bool = False
-    """`tools` is a list without `inherit`, so other tools are unavailable."""
+    """True if `tools` is a list without `inherit`, which makes other tools unavailable."""
     model: dict[str, int] = field(default_factory=dict[str, int])
     allowed_models: dict[str, int] = field(default_factory=dict[str, int])
     commands: dict[str, int] = field(default_factory=dict[str, int])
@@ -90,7 +90,7 @@ class Permits(Struct, frozen=True, kw_only=True):
 
 
 def read_permits(root: Mapping, *, file: str) -> tuple[Permits, ...]:
-    """Return one item, or none if the file has none of these keys."""
+    """Read the permissions of a file: one item, or none if it has none of these keys."""
     if not any(entry.key in _PERMIT_KEYS for entry in root.entries):
         return ()
     return (
@@ -115,7 +115,7 @@ def _is_limit(root: Mapping) -> bool:
 
 
 def _list_commands(root: Mapping) -> dict[str, int]:
-    """Return the commands below `acceptance` with their lines, also from an invalid list."""
+    """Return the commands below `acceptance` with their lines, even from an invalid list."""
     acceptance = root.find_value("acceptance")
     items = acceptance.items if isinstance(acceptance, ListNode) else ()
     found = [item.find("command") for item in items if isinstance(item, Mapping)]

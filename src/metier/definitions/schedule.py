@@ -55,11 +55,11 @@ _SHORTCUTS = {
 }
 _ANY_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 MAX_DUE = 200
-"""Maximum number of due times of a long absence that are recorded; older ones are skipped."""
+"""Maximum number of missed due times to record; older ones are skipped."""
 
 
 def follow_cron(expression: str, after: datetime) -> Iterator[datetime]:
-    """Iterate over the due times after a moment, in its time zone.
+    """Iterate over the due times after a time, in its time zone.
 
     Raises `ValueError` for an invalid cron expression, `ConfigError` if the library is not installed.
     """
@@ -76,7 +76,7 @@ def follow_cron(expression: str, after: datetime) -> Iterator[datetime]:
 
 
 def parse_seconds(text: object) -> object:
-    """Convert `90s`, `15m`, `2h` and `1d` to seconds. Other values are left to pydantic."""
+    """Convert `90s`, `15m`, `2h` and `1d` to seconds. pydantic checks values that are not text."""
     if not isinstance(text, str):
         return text
     found = _DURATION.fullmatch(text.strip().lower())
@@ -92,9 +92,9 @@ class ScheduleFields(FileModel):
     """Fields of one schedule."""
 
     cron: Text = ""
-    """Five fields, six with seconds first, or a word such as `@daily`."""
+    """Five fields, six fields starting with seconds, or a word such as `@daily`."""
     every: Annotated[Seconds, Field(ge=0, le=366 * 86400)] = 0
-    """Alternative to `cron`: seconds between two due times, counted from when the schedule was first seen."""
+    """Alternative to `cron`: the interval in seconds, starting when the schedule was first seen."""
     timezone: Text = "UTC"
     prompt: Text = ""
     task: Text = ""
@@ -103,9 +103,9 @@ class ScheduleFields(FileModel):
     agent: Text = ""
     profile: Word[Literal["", "permissive", "guarded", "strict"]] = ""
     overlap: Word[Literal["skip", "queue", "cancel"]] = "skip"
-    """Behavior at a due time while an earlier run has not ended."""
+    """Behavior at a due time while an earlier run is still active."""
     missed: Word[Literal["skip", "once"]] = "skip"
-    """Behavior for due times without a running process: skip all, or run once for all."""
+    """Behavior for due times at which no process was running: skip them, or run once for all of them."""
     jitter: Annotated[Seconds, Field(ge=0, le=86400)] = 0
     """Maximum random delay in seconds, the same in every process."""
 
@@ -136,7 +136,7 @@ class ScheduleFields(FileModel):
 
     @property
     def timing(self) -> str:
-        """Text that identifies the due times: after a change, earlier due times no longer count."""
+        """Identifier of the due times. After a change, earlier due times no longer count."""
         return f"every {self.every} s" if self.every else f"{self.cron_fields} {self.timezone}"
 
 
@@ -173,7 +173,7 @@ def build_schedule(values: MappingOf[str, object]) -> ScheduleDefinition:
 
 
 def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
-    """Load the first schedule file that exists; empty without one."""
+    """Load the first existing schedule file. Return an empty one if there is none."""
     for folder in folders:
         file = workspace / folder / FILE_NAME
         try:
@@ -188,7 +188,7 @@ def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
 
 
 def parse_schedules(data: bytes, *, file: str) -> ScheduleFile:
-    """Return every valid schedule, and every problem of the others."""
+    """Parse the valid schedules, and report every problem of the others."""
     document = read_yaml(data.decode("utf-8", "replace"), file=file)
     root = document.root
     if root is None:
@@ -216,7 +216,7 @@ def _read_schedule(entry: Entry, *, file: str) -> ModelReading[ScheduleDefinitio
 
 
 def _name_schedule(entry: Entry, problem: Problem) -> Problem:
-    """Start the message of an invalid value with the schedule's name."""
+    """Prepend the schedule's name to the message about an invalid value."""
     if problem.code != BAD_VALUE:
         return problem
     message = f"Schedule {entry.key!r}: {problem.message}"
@@ -237,7 +237,7 @@ def _describe(place: tuple[int | str, ...], message: str) -> str:
 # time in the skipped hour is due right after the gap, one in the repeated hour is due once; `*` in minutes or hours
 # follows elapsed time.
 def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime) -> Iterator[datetime]:
-    """Iterate over due times in UTC, ascending and endless. `anchor` is the start of intervals."""
+    """Iterate without end over due times in UTC, in ascending order. `anchor` is the start of intervals."""
     if schedule.every:
         step = timedelta(seconds=schedule.every)
         number = max(0, (after - anchor) // step)
@@ -254,7 +254,7 @@ def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: date
 
 
 def list_due(schedule: ScheduleDefinition, *, after: datetime, now: datetime, anchor: datetime) -> list[datetime]:
-    """Return due times after `after` that have passed, jitter included, in order: at most the last `MAX_DUE`."""
+    """Return the due times after `after` that have passed, including jitter: at most `MAX_DUE`, the latest ones."""
     begin = after
     while True:
         found: list[datetime] = []
@@ -262,17 +262,17 @@ def list_due(schedule: ScheduleDefinition, *, after: datetime, now: datetime, an
             if due + get_jitter(schedule, due) > now:
                 return found
             found.append(due)
-        # A long absence: bisect the rest instead of iterating over all of it.
+        # After a long absence, skip half of the remaining time instead of iterating over all due times.
         begin += (now - begin) / 2
 
 
 def list_next(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime, count: int) -> list[datetime]:
-    """Return the next due time, without jitter."""
+    """Return the next due times, without jitter."""
     return list(islice(iterate_times(schedule, after=after, anchor=anchor), count))
 
 
 def get_jitter(schedule: ScheduleDefinition, due: datetime) -> timedelta:
-    """Return the delay of a due time, derived from name and time, so that it is the same in every process."""
+    """Return the delay of a due time. It is derived from name and time, so it is the same in every process."""
     if not schedule.jitter:
         return timedelta()
     seed = hashlib.sha256(f"{schedule.name} {due.astimezone(UTC).isoformat()}".encode()).digest()

@@ -1,6 +1,6 @@
-"""Task definitions: `TASK.md` is the first step; `next` names the file of the following step, in the same folder.
+"""Task definitions. `TASK.md` is the first step, and `next` names the file of the following step in the same folder.
 
-A step is done when its acceptance criteria are met: texts for the model to judge, files and commands to check.
+A step is done when its acceptance criteria are met. The model judges texts; files and commands are checked.
 """
 
 import re
@@ -89,9 +89,9 @@ class TaskInput(Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
     default: str | None = None
-    """None: the caller must provide it."""
+    """None if the caller must provide a value."""
     schema: Node | None = None
-    """Unparsed: a JSON Schema of the value; None accepts any text."""
+    """The unparsed JSON Schema of the value. None accepts any text."""
 
 
 def _check_name(name: str) -> str:
@@ -115,7 +115,7 @@ class _InputFields(FileModel):
     name: Annotated[Text, AfterValidator(_check_name)]
     description: Text = ""
     default: Exact | None = None
-    """An empty quoted default is a default; an empty value is none."""
+    """An empty string in quotes is a default value; an empty value means that there is none."""
     value_schema: _Schema | None = Field(default=None, alias="schema")
 
 
@@ -126,18 +126,18 @@ class StepFields(FileModel):
     description: Text = ""
     metadata: FreeForm = Field(default_factory=dict[str, Plain])
     agent: Text | None = None
-    """ID of an agent; None: that of the task, else the default agent."""
+    """ID of an agent; by default the task's agent, else the default agent."""
     tools: Texts | None = None
-    """None or `inherit`: the tools around the step; see `references.resolve_list`."""
+    """Without a list or with `inherit`, the step has the tools of its parent; see `references.resolve_list`."""
     tool_approvals: Raw | None = None
-    """Unparsed, with lines; `approval` interprets it."""
+    """The unparsed node, which `approval` interprets."""
     skills: Texts | None = None
     tasks: Texts | None = None
     task_approvals: Raw | None = None
     inputs: Raw | None = None
     next: Text | None = None
     output_schema: _Schema | None = None
-    """Unparsed: a JSON Schema of the result, which must then be JSON."""
+    """The unparsed JSON Schema of the result, which must be JSON if this is set."""
     acceptance: Acceptance = ()
 
 
@@ -168,7 +168,7 @@ class TaskDefinition(Struct, frozen=True, kw_only=True):
     """Path of the folder under `tasks/`, e.g. `foo/bar`."""
     inputs: tuple[TaskInput, ...] = ()
     steps: tuple[TaskStep, ...]
-    """In order; the first is `TASK.md` and has the fields of the whole task."""
+    """Steps in order. The first is `TASK.md`, which also has the fields of the whole task."""
 
     @property
     def name(self) -> str:
@@ -185,14 +185,14 @@ class TaskDefinition(Struct, frozen=True, kw_only=True):
 
 class TaskReading(Struct, frozen=True):
     task: TaskDefinition | None
-    """None if one of the problems is an error."""
+    """None if any problem is an error."""
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
-    """Names that it refers to, even if it could not be loaded."""
+    """References of its files, even if the task could not be loaded."""
     permits: tuple[Permits, ...] = ()
-    """Tools and commands that its steps permit, even if it could not be loaded."""
+    """Permissions of its steps, even if the task could not be loaded."""
     draft: TaskDefinition | None = None
-    """The task as far as it could be read, for further checks; None if its inputs are unknown."""
+    """The valid parts of the task, for further checks. None if its inputs are invalid."""
 
 
 def load_task(
@@ -203,9 +203,9 @@ def load_task(
     load: Callable[[Path], Document] | None = None,
     exists: Callable[[Path], bool] = Path.is_file,
 ) -> TaskReading:
-    """Read a `TASK.md` and its chain of steps. Every problem of every step is reported.
+    """Load a `TASK.md` and its chain of steps. Every problem of every step is reported.
 
-    `load` and `exists` override the file system, for an earlier version of a task.
+    `load` and `exists` replace the file system, to load an earlier version of a task.
     """
     load = load or partial(load_document, within=within)
     problems: list[Problem] = []
@@ -304,7 +304,7 @@ def _next_fault(
 
 
 def _find_inputs(document: Document, problems: list[Problem]) -> tuple[TaskInput, ...] | None:
-    """Return the inputs of a task; None if they are unreliable."""
+    """Read the inputs of a task. Return None if one of them is invalid."""
     before = len(problems)
     inputs = None if document.is_unreadable else _read_inputs(document, problems)
     return inputs if len(problems) == before else None

@@ -1,4 +1,4 @@
-"""All definitions of a project, read strictly, with a check that the names they refer to exist."""
+"""All definitions of a project, read in strict mode, with a check that their references exist."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     references: tuple[Reference, ...] = ()
     permits: tuple[Permits, ...] = ()
     draft: TaskDefinition | None = None
-    """The task as far as it could be read."""
+    """The valid parts of a task, even with errors."""
 
 
 class Workspace(Struct, frozen=True, kw_only=True):
@@ -46,16 +46,16 @@ class Workspace(Struct, frozen=True, kw_only=True):
     """Agents by ID."""
     tasks: dict[str, TaskDefinition]
     checked: tuple[Checked, ...]
-    """Every agent, task and skill file, in this order, sorted by location and ID."""
+    """Every agent, task and skill file, in this order. Each kind is sorted by location and ID."""
     problems: tuple[Problem, ...]
     """Problems of folders."""
 
 
 def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False, skills_dir: Path | None = None) -> Workspace:
-    """Read every definition below a project folder. `catalog` has the available skills.
+    """Read every definition of a project. `catalog` has the available skills.
 
-    `skills_dir` is an additional folder of skills; inside the project it is the project's own. The project's own skills
-    must follow the Agent Skills specification; those in folders shared with other tools only with `strict`.
+    `skills_dir` is an additional folder of skills. The project's own skills must follow the Agent Skills specification.
+    Those in folders shared with other tools must do so only with `strict`.
     """
     problems: list[Problem] = []
     found_agents = _load_kind(root, "agents", agents.FILE_NAME, problems=problems, load=read_agent)
@@ -153,7 +153,7 @@ def _load_kind(
 
 
 def _list_without_definition(folder: Path, file_name: str, found: Iterable[str]) -> Iterator[Problem]:
-    """Return folders with Markdown files that are never read, because the defining file is missing."""
+    """Report folders whose Markdown files are never read because the defining file is missing."""
     paths = [Path(path) for path in found]
     if not folder.is_dir():
         return

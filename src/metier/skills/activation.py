@@ -1,6 +1,6 @@
-"""Active skills: everything in the workspace, and the packages that `AGENT_SKILLS` names.
+"""Active skills: those of the workspace, and the packages that `AGENT_SKILLS` names.
 
-Discovery reads the disk. Selection is pure, except for the trust check, which reads the files.
+Discovery reads the disk. Selection is pure, except for the trust check, which reads the files of a package.
 """
 
 import dataclasses
@@ -48,16 +48,16 @@ class SkillRoots(Struct, frozen=True, kw_only=True):
     home: SkillHome
     bundled: Path | None = None
     user: tuple[Path, ...] = ()
-    """Further folders of the user, e.g. `~/.agents/skills`."""
+    """Additional folders of the user, such as `~/.agents/skills`."""
     workspace: tuple[Path, ...] = ()
     directories: tuple[Path, ...] = ()
-    """Given by `--skills-dir` or `skills.dir`."""
+    """Folders from `--skills-dir` or `skills.dir`."""
     within: Path | None = None
-    """The workspace: links of its skills must not leave it. Links of other skills must not leave their root."""
+    """The workspace, which links of its skills must not leave. Links of other skills must not leave their root."""
     withheld: frozenset[Path] = frozenset()
     """Folders that came with an untrusted clone."""
     is_home_unusable: bool = False
-    """The registry of installed skills is unusable, so none of them is loaded."""
+    """True if the registry is unusable, so that no installed skill is loaded."""
 
 
 def build_roots(
@@ -68,7 +68,7 @@ def build_roots(
     directories: Sequence[Path] = (),
     trust: WorkspaceTrust = MADE_HERE,
 ) -> SkillRoots:
-    """Return the usual folders of a user, whose home folder is `home`, and of a workspace."""
+    """Return the default folders of a user with the home folder `home`, and of a workspace."""
     own, (first, *others) = _join(workspace, SKILL_FOLDERS), _join(home, USER_FOLDERS)
     return SkillRoots(
         home=SkillHome(first),
@@ -83,14 +83,14 @@ def build_roots(
 
 @lru_cache(maxsize=8)
 def _join(root: Path, folders: tuple[str, ...]) -> tuple[Path, ...]:
-    """Return cached paths, because parsing a path is slow on its first use."""
+    """Join paths. Cached, because parsing a path is slow on its first use."""
     return tuple(root / folder for folder in folders)
 
 
 def _list_inside(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
     """Return the folders inside the workspace that the user did not name."""
     for directory in directories:
-        # By its path and its real path: a link out of the folder still belongs to the folder.
+        # Compare the path and the real path: a link that leads out of the workspace still belongs to the workspace.
         places = (Path(os.path.abspath(directory)), directory.resolve())  # noqa: PTH100  links must not be followed
         roots = (Path(os.path.abspath(workspace)), workspace.resolve())  # noqa: PTH100
         if not trust.is_directory_named and any(place.is_relative_to(root) for place in places for root in roots):
@@ -101,14 +101,14 @@ class BrokenSkill(Struct, frozen=True, kw_only=True):
     """A folder with a `SKILL.md` that cannot be loaded."""
 
     name: str
-    """Its canonical ID; nothing else is known."""
+    """Canonical ID; the name could not be read."""
     folder: Path
     source: PackageSource
     reason: Problem
 
 
 class FoundSkills(Struct, frozen=True, kw_only=True):
-    """Every skill on this machine that the workspace could use, active or not."""
+    """Every skill that is available to the workspace, active or not."""
 
     packages: tuple[SkillPackage, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -119,19 +119,19 @@ class FoundSkills(Struct, frozen=True, kw_only=True):
     """Why installed skills were not loaded."""
 
     def find(self, name: str) -> SkillPackage | None:
-        """Find the skill with this name or ID by precedence, active or not."""
+        """Find the skill of highest precedence with this name or ID, active or not."""
         ranked = sorted(self.packages, key=_rank)
         return find_package(ranked, name)
 
     def find_broken(self, name: str) -> BrokenSkill | None:
-        """Find a broken skill by its ID or the last part of it."""
+        """Find a broken skill by its ID or the ID's last part."""
         wanted = canonical_name(name)
         return next((skill for skill in self.broken if wanted in (skill.name, skill.name.rpartition("/")[2])), None)
 
 
 class Activation(Struct, frozen=True, kw_only=True):
     packages: tuple[SkillPackage, ...]
-    """One per name, sorted by canonical name."""
+    """One package per name, sorted by canonical name."""
     problems: tuple[Problem, ...] = ()
 
 
@@ -143,7 +143,7 @@ class _Loaded(Struct, frozen=True, kw_only=True):
     entry: RegistryEntry | None
     is_withheld: bool
     real: Path
-    """The folder without links."""
+    """Real path of the folder."""
 
 
 def parse_selection(text: str) -> Selection:
@@ -174,7 +174,7 @@ def get_packages(roots: SkillRoots) -> FoundSkills:
     """Load every skill in the roots. Continues after broken ones."""
     registry, damage = find_registry(roots.home)
     if damage is not None:
-        # Only the registry knows which of these were installed, and which bytes the user trusted.
+        # The registry records which of these were installed and which bytes the user trusted.
         roots = replace(roots, is_home_unusable=True)
     packages: list[SkillPackage] = []
     problems: list[Problem] = []
@@ -201,7 +201,7 @@ def get_packages(roots: SkillRoots) -> FoundSkills:
 
 
 def _use_ids_for_shared_names(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
-    """Use IDs for skills of one source that share a name, so that each can be selected."""
+    """Replace names that skills of one source share by their IDs, so that each can be selected."""
     places = {_place(package) for package in packages}
     shared = {
         place: list_shared_names(package.definition for package in packages if _place(package) == place)
@@ -217,12 +217,12 @@ def _use_ids_for_shared_names(packages: Sequence[SkillPackage]) -> tuple[SkillPa
 
 
 def _place(package: SkillPackage) -> PackageSource:
-    """Return the source: installed packages are in the same folder as the user's own skills."""
+    """Return the source for comparing names: installed packages share a folder with the user's own skills."""
     return "user" if package.source == "installed" else package.source
 
 
 def activate(found: FoundSkills, selection: Selection) -> Activation:
-    """Select active skills, then resolve duplicate names. Names match in any case, with `_` for `-`."""
+    """Select active skills, then resolve duplicate names. Case is ignored, and `_` equals `-`."""
     packages = [package for package in found.packages if package.source in OPT_IN]
     own = [package for package in found.packages if package.source not in OPT_IN]
     problems: list[Problem] = [found.damage] if found.damage is not None else []
@@ -258,7 +258,7 @@ def _choose(
 
 
 def _rank(package: SkillPackage) -> tuple[int, bool]:
-    """Return the precedence: an installed skill precedes one that the user put next to it."""
+    """Return the precedence of a package. An installed skill precedes one that the user added by hand."""
     return PRECEDENCE.index(_KINDS[package.source]), package.source == "user"
 
 
@@ -351,7 +351,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
 
 @cache
 def _load_bundled(root: Path) -> tuple[tuple[_Loaded, ...], tuple[Problem, ...]]:
-    """Load the bundled skills, once per process: every run has them, and they are half of its catalog."""
+    """Load the bundled skills. Cached, because every run has them and they are about half of its catalog."""
     walk = Walk(root, FILE_NAME)
     loaded: list[_Loaded] = []
     for found in walk:

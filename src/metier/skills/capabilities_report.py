@@ -32,7 +32,7 @@ _SHELL_COMMON = frozenset({"HOME", "PATH", "PWD", "SHELL", "USER", "BASH_SOURCE"
 
 _JOINERS = "\u200c\u200d"
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
-"""Letters and symbols that look blank."""
+"""Letters and symbols that are displayed as blanks."""
 _CODE = frozenset({".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".ps1", ".php", ".lua"})
 _MACHINE_CODE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm")
 _LARGE_FILE_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -47,7 +47,7 @@ class CodeHints(Struct, frozen=True, kw_only=True):
 
 
 def get_hints(text: str, *, suffix: str) -> CodeHints:
-    """Return hints in a code file; `suffix` is that of its name, e.g. `.py`."""
+    """Return hints in a code file. `suffix` is the file's extension, such as `.py`."""
     hosts = frozenset(match["host"].lower() for match in _URL.finditer(text))
     if suffix == ".py":
         return _python_hints(text, hosts)
@@ -59,7 +59,7 @@ def get_hints(text: str, *, suffix: str) -> CodeHints:
 
 
 def list_hosts(text: str) -> frozenset[str]:
-    """Return host names in ASCII form, which exposes letters that only look Latin."""
+    """Return host names in ASCII form, which exposes look-alike letters of other scripts."""
     return frozenset(_show_plainly(match["host"].lower()) for match in _URL.finditer(text))
 
 
@@ -93,7 +93,7 @@ def _python_hints(text: str, hosts: frozenset[str]) -> CodeHints:
 
 
 def _environment_name(node: ast.Call | ast.Subscript) -> list[str]:
-    """Match `os.environ["X"]`, `environ.get("X")` and `os.getenv("X")`."""
+    """Return the name in `os.environ["X"]`, `environ.get("X")` or `os.getenv("X")`."""
     if isinstance(node, ast.Subscript):
         is_environment, name = ast.unparse(node.value).endswith("environ"), node.slice
     elif node.args:
@@ -126,7 +126,7 @@ class HiddenCharacter(Struct, frozen=True, kw_only=True):
 
 
 def list_hidden(text: str, *, limit: int = 20) -> tuple[HiddenCharacter, ...]:
-    """Return the first hidden characters. A byte order mark at the start, and joiners that a script or emoji needs, are
+    """List the first hidden characters. A byte order mark at the start, and joiners that a script or emoji needs, are
     not hidden.
     """
     found: list[HiddenCharacter] = []
@@ -158,12 +158,12 @@ def _is_joined(line: str, position: int) -> bool:
 
 
 class CapabilityReport(Value):
-    """Sorted lists; equal reports mean equal capabilities."""
+    """Capabilities of a skill as sorted lists. Equal reports mean equal capabilities."""
 
     scripts: tuple[str, ...] = ()
     toolsets: tuple[str, ...] = ()
     capability: tuple[str, ...] = ()
-    """`impl.py`, if any: code that runs inside Metier."""
+    """`impl.py` of a callable skill."""
     other_code: tuple[str, ...] = ()
     """Code files that are neither scripts nor part of toolsets."""
     binaries: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Rules for file names in a package. Pure: checks a list of paths before any file is written.
 
-The rules are those of the strictest file systems, so that a package is the same on every machine: no two names that
-some file system treats as equal, and no name with a special meaning.
+They combine the restrictions of all file systems, so that a package is the same on every machine: no file system may
+treat two names as equal, or give a name a special meaning.
 """
 
 import re
@@ -104,7 +104,7 @@ def _is_git_folder(part: str) -> bool:
 class InstallLimits(Struct, frozen=True, kw_only=True):
     max_files: int = 2_000
     max_bytes: int = 50 * MEGABYTE
-    """For all files of the skill."""
+    """Limit for all files of the skill together."""
     max_file_bytes: int = 20 * MEGABYTE
     max_repository_bytes: int = 1024 * MEGABYTE
     """Download limit of git."""
@@ -113,5 +113,5 @@ class InstallLimits(Struct, frozen=True, kw_only=True):
     min_free_bytes: int = 20 * MEGABYTE
     """Refuse an installation that would leave less than this."""
     timeout_seconds: float = 300.0
-    """Per git command."""
+    """Timeout of each git command."""
     attempts: int = 3

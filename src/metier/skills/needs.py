@@ -1,4 +1,4 @@
-"""Dependencies between skills, and why one is unavailable: the same answer for checks, installation and runs."""
+"""Dependencies between skills, with one definition of availability for checks, installation and runs."""
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -22,7 +22,7 @@ class Lack(NamedTuple):
 
     name: str
     reason: str
-    """Continues a sentence after "which"."""
+    """Text that completes a sentence after "which"."""
     hint: str
 
     @property
@@ -31,9 +31,9 @@ class Lack(NamedTuple):
 
 
 class SkillNeeds:
-    """Compares the names that skills mention with the skills of this machine and workspace.
+    """Compares the skills that a skill mentions with those of this machine and workspace.
 
-    These are loaded on the first comparison, because most skills mention none.
+    The latter are loaded on the first comparison, because most skills mention no others.
     """
 
     def __init__(self, find: Callable[[], FoundSkills], selection: Selection) -> None:
@@ -41,7 +41,7 @@ class SkillNeeds:
         self._selection: Selection = selection
 
     def find_lack(self, name: str) -> Lack | None:
-        """Return why a skill is unavailable; None if it is active."""
+        """Find the reason why a skill is unavailable. Return None if it is active."""
         if find_package(self._active, name) is not None:
             return None
         package = self._found.find(name)
@@ -69,7 +69,7 @@ class SkillNeeds:
 
 
 def describe_lacks(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
-    """Report inactive dependencies that keep a skill's code from being called."""
+    """Report inactive dependencies, without which the skill's code cannot be called."""
     entry = find_dependencies(skill)
     lacks = [lack for name in list_dependencies(skill) if (lack := needs.find_lack(name)) is not None]
     return [
@@ -86,13 +86,13 @@ def describe_lacks(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
 
 
 def list_needs(skill: SkillDefinition) -> tuple[str, ...]:
-    """Return the other skills that a skill mentions: those it may call, and its dependencies."""
+    """Return the skills that a skill may call and those that it depends on, without itself."""
     named = [*(skill.skills or ()), *list_dependencies(skill)]
     return tuple(dict.fromkeys(name for name in named if name not in ("inherit", skill.name)))
 
 
 def list_dependencies(skill: SkillDefinition) -> tuple[str, ...]:
-    """Return the skills without which the skill's code is blocked."""
+    """Return the skills that must be active so that the skill's code can be called."""
     entry = find_dependencies(skill)
     match entry.value if entry is not None else None:
         case Scalar(value=value):
@@ -106,7 +106,7 @@ def list_dependencies(skill: SkillDefinition) -> tuple[str, ...]:
 
 
 def find_dependencies(skill: SkillDefinition) -> Entry | None:
-    """Return the dependencies in the front matter, at the top or below `contract`."""
+    """Find the dependencies in the front matter, at the top level or under `contract`."""
     nested = skill.contract.find("contract")
     inner = nested.value if nested is not None and isinstance(nested.value, Mapping) else None
     return skill.contract.find("depends_on") or (inner.find("depends_on") if inner is not None else None)

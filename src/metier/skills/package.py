@@ -1,4 +1,4 @@
-"""A skill package: its definition, its source and the files of its folder."""
+"""A skill package: definition, source, and the files of its folder."""
 
 import os
 import stat
@@ -12,8 +12,8 @@ from metier.definitions.skills.skill import SkillDefinition
 from metier.errors import SkillError
 
 type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]
-"""Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; in the workspace; in a folder
-given by `--skills-dir`.
+"""`bundled` with Metier, added to the home folder by the `user`, `installed` by `agent skill add`, in the `workspace`,
+or in a `directory` given by `--skills-dir`.
 """
 
 MAX_LISTED = 500
@@ -28,14 +28,14 @@ class SkillPackage(Struct, frozen=True, kw_only=True):
     trusted_digest: str | None = None
     """Tree hash that the user trusted; only bytes with this hash may run."""
     commit: str | None = None
-    """Full commit it was fetched from."""
+    """Full ID of the commit from which it was fetched."""
     is_withheld: bool = False
-    """It came with an untrusted clone: it can be read, but its code does not run."""
+    """True if it came with an untrusted clone. It can be read, but its code is not run."""
 
 
 class SkillFile(Struct, frozen=True):
     path: str
-    """Relative to the skill's folder, with `/`."""
+    """POSIX path relative to the skill's folder."""
     bytes: int
 
 

@@ -1,6 +1,6 @@
 """The source of a skill: parses `<git-url|path>[@ref][#subdir]`. Pure: no disk and no network.
 
-A secret in an address is separated here. It is used for one fetch, and is never stored or printed.
+A secret in an address is separated here. It is used for one fetch and never stored or printed.
 """
 
 import re
@@ -27,7 +27,7 @@ _EXAMPLE = "For example https://example.org/team/skills.git@v1.2.0#skills/notes,
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitSource:
     url: str
-    """Without password or token."""
+    """Address without a password or token."""
     ref: str | None = None
     """A branch, a tag or 40 hexadecimal digits; None for the default branch."""
     subdir: str = ""
@@ -141,7 +141,7 @@ def _check_host(scheme: str, host: str) -> None:
 
 
 def _show_plainly(host: str, address: str) -> str:
-    """Return a host in ASCII form: letters of other alphabets must not pass as Latin ones."""
+    """Return a host in ASCII form, so that letters of other alphabets can't pass as Latin ones."""
     try:
         return host if host.isascii() else host.encode("idna").decode("ascii")
     except UnicodeError:

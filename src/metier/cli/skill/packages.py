@@ -52,7 +52,7 @@ from metier.skills.layout import MEGABYTE
 from metier.skills.package import SkillPackage
 from metier.skills.source import InstallSource
 from metier.skills.trust.judgement import digest_tree, is_trusted
-from metier.skills.trust.workspace_trust import list_brought
+from metier.skills.trust.workspace_trust import list_agent_files
 
 KEY = "skills.enabled"
 
@@ -178,7 +178,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a new skill."""
-    was_empty = next(list_brought(current_workspace()), None) is None
+    was_empty = next(list_agent_files(current_workspace()), None) is None
     folder = create_skill(path, name=name)
     if was_empty and folder.resolve().is_relative_to(current_workspace().resolve()):
         trust_new_folder(current_workspace())

@@ -1,8 +1,8 @@
-"""Opens files below a folder by descriptor, so that no path and no link can lead out of it, not even in a race.
+"""Opens files below a folder by descriptor, so that no path or link can escape the folder, even in a race.
 
-There are two equivalent implementations: the kernel resolves the path (`openat2`), or we walk it, one open folder at a
-time. The result is a regular file or a folder, open for reading, with its real path. Definitions, context files,
-policies and the files of skills are all opened here.
+There are two equivalent implementations: the kernel resolves the path (`openat2`), or we walk the path and open one
+folder at a time. The result is a regular file or a folder, open for reading, with its real path. Definitions, context
+files, policies and skill files are all opened here.
 """
 
 import ctypes
@@ -24,7 +24,8 @@ from metier.definitions.files.quarantine import is_unsettled, read_records
 from metier.errors import ToolFailed
 
 _OPENAT2 = 437
-"""Number of the system call, the same on every architecture that Python supports except Alpha."""
+"""System call number, the same on every architecture that Python supports except Alpha."""
+# Magic links are those in /proc, which can lead out of a folder without containing a path.
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
 """`struct open_how`: flags, mode, resolve."""
@@ -33,6 +34,7 @@ _TRIES = 64
 """The kernel returns `EAGAIN` while another process renames folders of the path."""
 _MAX_LINKS = 40
 
+# O_NONBLOCK: opening a pipe without a writer would block. O_NOCTTY: a terminal must not become the controlling one.
 READ_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 READ_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 
@@ -54,7 +56,7 @@ class Opened(Struct, frozen=True):
 
 class Opener(Protocol):
     def __call__(self, root: int, path: str, *, links: bool) -> Opened:
-        """Open a path. Raises `ToolFailed` if it leads out or is no regular file, `OSError` otherwise."""
+        """Open a path. Raises `ToolFailed` if it leads out or is neither a file nor a folder, else `OSError`."""
         ...
 
 
@@ -152,6 +154,7 @@ class _Trail:
             raise
         self._open.append(descriptor)
         self._names.append(name)
+        # Checked again: another process may have replaced the file between `stat` and `open`.
         _check_kind(os.fstat(descriptor), path)
 
     def finish(self) -> Opened:
@@ -254,7 +257,7 @@ def _kernel_resolves() -> bool:
 
 
 def read_contained(file: Path, *, within: Path, limit: int) -> bytes:
-    """Read at most `limit + 1` bytes of a regular file below `within`, through any links.
+    """Read at most `limit + 1` bytes of a regular file below `within`, following links.
 
     Raises `OSError` with a reason in `strerror`, also for a link that leads out and for a pipe. A protected path that
     appeared while a confined program was running counts as missing.
@@ -336,7 +339,7 @@ def _get_opener() -> Opener:
 
 
 def _read(descriptor: int, most: int) -> bytes:
-    """Read like `open().read(most)`, at half the cost: a catalog reads thousands of small files."""
+    """Read like `open().read(most)`, at half the cost, because a catalog has thousands of small files."""
     data = os.read(descriptor, min(most, _FIRST_READ))
     while len(data) >= _FIRST_READ and len(data) < most and (more := os.read(descriptor, most - len(data))):
         data += more

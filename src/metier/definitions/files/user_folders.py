@@ -1,7 +1,7 @@
 """The agent's folders for settings, data and caches, by the XDG rules.
 
-Not `platformdirs`: it reads only the environment of this process, and on macOS it uses `~/Library`. These are the
-documented paths on every system.
+`platformdirs` is not used: it reads only the environment of this process, and on macOS it uses `~/Library`, while our
+documentation promises the same paths on every system.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A walk that finds definition files below a folder by name, with few system calls. Opens no file."""
+"""A walk that finds definition files below a folder by name, with few system calls. It opens no files."""
 
 import os
 from collections.abc import Iterator
@@ -33,21 +33,21 @@ class Walk:
 
     root: Path
     file_name: str
-    """Matched in any case; an exact match wins."""
+    """Compared without regard to case; an exact match takes precedence."""
     within: Path | None = None
-    """Linked folders are followed if they lead below this folder; by default below the root."""
+    """Links to folders are followed if their target is below this folder, by default the root."""
     everywhere: bool = False
     """Include dot folders and the parts of skills: for validation, not for loading."""
     folders: list[tuple[str, os.stat_result]] | None = None
-    """If given, receives every listed folder with its status from before the listing."""
+    """If set, every listed folder is added with its status from before the listing."""
     has_links: bool = False
-    """The result depends on a link, whose target may change without a change in these folders."""
+    """True if the result depends on a link, whose target can change without a change in these folders."""
     problems: list[Problem] = field(default_factory=list[Problem])
     _entered: set[str] = field(default_factory=set[str])
 
     def __iter__(self) -> Iterator[FoundDefinition]:
         root = os.path.abspath(self.root)  # noqa: PTH100 - links stay as written; only loops are resolved
-        if is_absent(root):  # most of the places that are looked at do not exist
+        if is_absent(root):  # most of the searched folders don't exist
             return
         self._entered.add(os.path.realpath(root))
         if self.within is not None and not is_contained(root, base=self._base):
@@ -104,7 +104,7 @@ class Walk:
         return [
             entry
             for entry in listed
-            # The listing already knows the type, and most entries are files: no further system call for them.
+            # The listing already has the type of most entries, so this needs no further system call.
             if entry.is_dir(follow_symlinks=not inside)
             and not self._is_left_out(entry.name, inside=inside)
             and entry.name.lower() != self._wanted

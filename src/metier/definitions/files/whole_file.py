@@ -18,9 +18,9 @@ _LENGTH_BYTES = 8
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = False, is_private: bool = True) -> None:
-    """Write a file atomically. `durable` if losing it in a power cut would matter. Raises `OSError`.
+    """Write a file atomically. With `durable`, it survives a power cut. Raises `OSError`.
 
-    Without `is_private` the file has the default mode.
+    Without `is_private`, the file has the default mode.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -28,6 +28,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False, is_privat
         with os.fdopen(os.open(fresh, flags, 0o600 if is_private else 0o666), "wb") as stream:
             stream.write(content)
             if durable:
+                # Before the rename: otherwise a power cut could leave the new name with empty content.
                 stream.flush()
                 os.fsync(stream.fileno())
         fresh.replace(path)
@@ -56,8 +57,8 @@ _STATX_BYTES, _BTIME_OFFSET = 256, 0x50
 def identify_file(path: Path) -> str:
     """Return an identity that survives a rename and differs for every copy. Raises `OSError`.
 
-    The inode number alone is not enough, because ext4 reuses that of a removed file. So the creation time is appended
-    if the file system records one.
+    The inode number alone is not enough, because ext4 reuses the number of a removed file. So the creation time is
+    appended if the file system records it.
     """
     # By path: closing a descriptor of a database would drop the POSIX locks that SQLite holds in this process.
     found = path.stat()
@@ -81,8 +82,8 @@ def _read_birth(path: Path) -> str:
     return f"{seconds}.{nanoseconds:09}"
 
 
-# A cache file: one header line (name, format, version, byte order, subject, checksum) and length-prefixed sections.
-# If anything does not match, nothing is cached; losing it costs time only.
+# A cache file has a header line (kind, format, version, byte order, key, checksum) and length-prefixed sections. If the
+# header doesn't match, the file counts as missing, which only costs time.
 class CacheFiles(NamedTuple):
     """Cache files of one kind in a folder, each with a key that identifies its sources."""
 
@@ -104,11 +105,11 @@ class CacheFiles(NamedTuple):
         if content[:end] != self._header(key, zlib.crc32(body)):
             return None
         with suppress(OSError):
-            os.utime(path)  # what is used stays longest
+            os.utime(path)  # the least recently used file is deleted first
         return list(_split(body))
 
     def write(self, key: str, sections: Sequence[bytes]) -> None:
-        """Store sections. Errors are ignored, and of two writers one wins."""
+        """Store sections. Errors are ignored. With two concurrent writers, the last one wins."""
         body = b"".join(part for section in sections for part in (len(section).to_bytes(_LENGTH_BYTES, "big"), section))
         if len(body) > MAX_BYTES:
             return

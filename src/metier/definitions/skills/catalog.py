@@ -1,6 +1,6 @@
-"""The catalog of skills by front matter: names, descriptions and problems.
+"""The catalog of skills: names, descriptions and problems from their front matter.
 
-Bodies are not included; `skill.load_skill` reads one on demand. A catalog is immutable: load it again to see changes.
+It doesn't contain bodies; `skill.load_skill` reads one on demand. A catalog is immutable: load it again to see changes.
 """
 
 from abc import abstractmethod
@@ -50,7 +50,7 @@ class CatalogSkill(Struct, frozen=True, kw_only=True):
 
 
 class SkillContent(NamedTuple):
-    """Identity and digest of a skill file, the key of a catalog's index."""
+    """Identity and digest of a skill file. Those of all skills identify an index of the catalog."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class LateSequence[T](Sequence[T]):
 
 
 class LateSkills(LateSequence[CatalogSkill]):
-    """The skills of a cached catalog. Most queries need no `CatalogSkill`."""
+    """The skills of a cached catalog. Most queries don't need to create a `CatalogSkill`."""
 
     @property
     @abstractmethod
@@ -87,9 +87,9 @@ class Catalog:
     skills: tuple[CatalogSkill, ...] | LateSkills = ()
     """One skill per name, sorted by name."""
     shadowed: Sequence[CatalogSkill] = ()
-    """Skills whose name another skill has taken."""
+    """Skills that are hidden by another skill of the same name."""
     problems: Sequence[Problem] = ()
-    """Problems of files, of folders, and of duplicate names."""
+    """Problems of files, folders and duplicate names."""
     _by_name: dict[str, CatalogSkill] = field(default_factory=dict[str, CatalogSkill], repr=False, compare=False)
     """Index by name, built on the first lookup."""
 
@@ -108,7 +108,7 @@ class Catalog:
         return frozenset(skill.source for skill in self.skills)
 
     def keep(self, whole: Iterable[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "Catalog":
-        """Return the catalog with all skills of some sources, and only selected ones of the others."""
+        """Return a catalog with all skills of the sources in `whole` and the `wanted` ones of the others."""
         sources = frozenset(whole)
         if isinstance(self.skills, LateSkills):
             skills = self.skills.keep(sources, wanted)
@@ -117,11 +117,11 @@ class Catalog:
         return Catalog(skills=skills, shadowed=self.shadowed, problems=self.problems)
 
     def find(self, name: str) -> CatalogSkill | None:
-        """Find a skill by name in any case, `_` like `-`, else by ID."""
+        """Find a skill by name, else by ID. Case is ignored, and `_` equals `-`."""
         return self._names().get(canonical_name(name)) or find_called(self.skills, name)
 
     def get(self, name: str) -> CatalogSkill:
-        """Get a skill like `find`. Raises `SkillNotFound` with the nearest name."""
+        """Get a skill by name or ID. Raises `SkillNotFound` with the nearest name as a hint."""
         found = self.find(name)
         if found is None:
             hint = hint_skill(name, self._names()) or "Run `agent skills list` to list skills"

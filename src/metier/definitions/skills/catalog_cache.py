@@ -1,7 +1,7 @@
-"""The caches of the catalog: each parsed `SKILL.md`, and large catalogs with everything they were built from.
+"""The caches of the catalog: one for parsed `SKILL.md` files, and one for whole catalogs with many skills.
 
 A file is identified by path, size, times and inode; a folder with the same times and inode has the same names. Link
-targets can change elsewhere, so a catalog that depends on a link is not cached. Losing a cache costs time only.
+targets can change elsewhere, so a catalog that depends on a link is not cached. Losing a cache only costs time.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class CatalogCache:
             self._kept[path] = [list(stamp), payload]
 
     def save(self) -> None:
-        """Replace the cache file if there are new entries. Write errors are ignored."""
+        """Replace the cache file if its entries changed. Write errors are ignored."""
         if not self._is_changed and len(self._kept) == len(self._known):
             return
         body = json.dumps(self._kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -93,12 +93,12 @@ def _header(body: bytes) -> bytes:
 _CATALOG_FORMAT = 3
 MAX_FILES = 4
 MIN_SKILLS = 64
-"""Minimum number of skills of a cached catalog; a smaller one loads faster than its cache file."""
+"""Minimum number of skills for caching: a smaller catalog loads faster than its cache file."""
 
 _STAMP = 4
 _PLACES, _STAMPS, _COUNTS, _SOURCES, _IDS, _NAMES, _DIGESTS, _ENDS, _RECORDS, _PROBLEMS = range(10)
-"""The sections: paths, their stamps, the number of skills; a column per frequently read field; a record per skill with
-the remaining fields; the ends of the records; the problems of the catalog.
+"""The sections of a cache file: paths, their stamps, the number of skills, a column for each frequently read field, the
+ends of the records, a record for each skill with the remaining fields, and the problems of the catalog.
 """
 
 
@@ -118,7 +118,7 @@ class Seen:
 
     @property
     def can_be_compared(self) -> bool:
-        """Return False for a file or folder that changed so recently that a further change might keep its timestamp."""
+        """Return False if a file or folder changed so recently that another change might not alter its timestamp."""
         newest = max((max(stamp[1:3]) for _, stamp in (*self.files, *self.folders)), default=0)
         return self.is_complete and newest < self.started - FRESH_NS
 
@@ -153,7 +153,7 @@ class CachedCatalog:
         places = [*seen.folders, *seen.files]
         try:
             stamps = array("q", [number for _, stamp in places for number in stamp])
-        except OverflowError:  # a file system with larger numbers for its files than Linux has
+        except OverflowError:  # inode numbers beyond 63 bits
             return
         records = [_write_json(_pack(skill)) for skill in skills]
         self._files.write(
@@ -174,7 +174,7 @@ class CachedCatalog:
 
 
 def _get_key(sources: Sequence[SkillSource]) -> str:
-    """Return the real paths of the searched folders, and those that are missing."""
+    """Return a digest of the searched folders, including missing ones, and their real paths."""
     places = [
         (
             source.kind,
@@ -201,7 +201,7 @@ def _are_unchanged(paths: Iterable[str], stamps: memoryview) -> bool:
 
 
 class _Rows:
-    """The skills of a cached catalog: columns and records that are read on demand."""
+    """Columns and records of a cached catalog, read on demand."""
 
     def __init__(self, sections: list[memoryview], sources: Sequence[SkillSource]) -> None:
         self._sections = sections

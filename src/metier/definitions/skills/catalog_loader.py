@@ -1,4 +1,4 @@
-"""The loader of the catalog: the front matter of every skill, from the files or from the cache."""
+"""Loads the catalog: the front matter of every skill, from its file or from a cache."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from metier.definitions.skills.sources import SkillSource
 
 
 def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = None) -> Catalog:
-    """Read the front matter of every skill in the sources, in order of precedence. Continues after unreadable files."""
+    """Read the front matter of every skill in the sources, in order of precedence. Unreadable files become problems."""
     if cache_folder is None:
         return _read_catalog(sources, None, Seen())
     kept = CachedCatalog(cache_folder, sources)
@@ -61,7 +61,7 @@ def _read_source(
 
 
 def _read_payload(found: FoundDefinition, *, own: bool) -> Payload:
-    """Return a file's cached value: the fields of the skill, if it is usable, and the problems."""
+    """Read a file and return its value for the cache: the fields of a usable skill, and the problems."""
     file = Path(found.path)
     problems = misnamed(file)
     data = read_skill_file(file, limit=MAX_FILE_BYTES, within=found.within)
@@ -114,7 +114,7 @@ def _unpack(
 
 
 class _Collector:
-    """Assigns each name to the first skill that has it. Skills of one source with the same name get their IDs."""
+    """Assigns each name to the first skill that has it. If skills of one source share a name, their IDs are used."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

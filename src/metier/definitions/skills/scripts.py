@@ -1,4 +1,4 @@
-"""Scripts and reference files of a skill, found by name and file type. Runs nothing."""
+"""Scripts and reference files of a skill. Finds them, but doesn't run anything."""
 
 import os
 from fnmatch import fnmatchcase
@@ -30,8 +30,8 @@ class Script(Struct, frozen=True):
 def discover_scripts(skill: SkillDefinition) -> tuple[Script, ...]:
     """Return the scripts of a skill, sorted by name: the listed ones, else every `scripts/*.py` that is not ignored.
 
-    Symbolic links, dot files, folders and invalid names are skipped. Of two files whose names differ only in case the
-    first in byte order is used.
+    Symbolic links, dot files, folders and invalid names are skipped. If file names differ only in case, the first in
+    byte order is used.
     """
     found: dict[str, Script] = {}
     for file_name in _plain_files(skill.folder / FOLDER):
@@ -45,9 +45,9 @@ class ReferenceFile(Struct, frozen=True):
     """A file that the model can read on demand."""
 
     path: str
-    """Relative to the skill's folder, as a model names it."""
+    """Path for the model, relative to the skill's folder."""
     title: str
-    """First heading or sentence; empty for a binary file."""
+    """First heading or paragraph; empty for a binary file."""
     bytes: int
 
 
@@ -86,7 +86,7 @@ def list_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
 
 
 def report_missing_scripts(skill: SkillDefinition) -> tuple[Problem, ...]:
-    """Report an error for each listed script that does not exist: a run does not load such a skill."""
+    """Report an error for each listed script that doesn't exist; runs don't load such a skill."""
     missing = list_missing_scripts(skill)
     if missing and not (skill.folder / FOLDER).is_dir():
         return (_describe_missing(skill, f"The folder {FOLDER!r} is missing", missing[0]),)
@@ -117,7 +117,7 @@ def is_capability(skill: SkillDefinition) -> bool:
 
 
 def _plain_files(folder: Path) -> list[str]:
-    # The folder itself must be the skill's own: a linked one could list any place of the machine.
+    # A linked folder could expose any folder of the machine.
     if folder.is_symlink():
         return []
     try:

@@ -1,4 +1,4 @@
-"""A skill: the folder of a `SKILL.md`. Reads only that file and runs nothing."""
+"""A skill, loaded from the `SKILL.md` of its folder. Reads only that file and runs nothing."""
 
 import html
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class SkillDefinition:
     folder: Path
     file: Path
     data: bytes = field(default=b"", repr=False, compare=False)
-    """The bytes it was parsed from, so that the shown, hashed and stored content is the same."""
+    """The bytes it was parsed from, so that the displayed, hashed and stored content is the same."""
     body: str = ""
     body_line: int = 1
     """Line of the file in which `body` starts."""
@@ -48,36 +48,36 @@ class SkillDefinition:
     min_agent_base_version: str | None = None
     max_agent_base_version: str | None = None
     toolsets: tuple[str, ...] = ()
-    """Each `module:Class`."""
+    """Toolset classes, each as `module:Class`."""
     scripts: tuple[str, ...] | None = None
-    """The listed ones; None: all in `scripts/`."""
+    """Listed scripts. None for all in `scripts/`."""
     scripts_ignore: tuple[str, ...] = ()
     permissions_env: tuple[str, ...] = ()
     timeout_seconds: float | None = None
-    """Time limit of one of its scripts, at most that of the host."""
+    """Time limit of a script. The host's limit is an upper bound."""
     max_output_bytes: int | None = None
-    """Output limit of one of its scripts, at most that of the host."""
+    """Output limit of a script. The host's limit is an upper bound."""
     tags: tuple[str, ...] = ()
     entrypoint: Entrypoint | None = None
     tools: tuple[str, ...] | None = None
-    """None or `inherit`: the tools of the run; see `references.resolve_list`."""
+    """Without a list or with `inherit`, the skill has the tools of the run; see `references.resolve_list`."""
     skills: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
     tool_approvals: Node | None = None
-    """Unparsed, with lines; `approval` interprets it."""
+    """The unparsed node, which `approval` interprets."""
     task_approvals: Node | None = None
     contract: Mapping = _NO_ENTRIES
-    """Fields of `CONTRACT_FIELDS`, unparsed; `capabilities` interprets them."""
+    """The unparsed fields of `CONTRACT_FIELDS`, which `capabilities` interprets."""
 
 
 class SkillReading(Struct, frozen=True):
     skill: SkillDefinition | None
-    """None if one of the problems is an error."""
+    """None if any problem is an error."""
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
-    """Names that it refers to, even if it could not be loaded."""
+    """References of the file, even if the skill could not be loaded."""
     permits: tuple[Permits, ...] = ()
-    """Tools and commands that it permits, even if it could not be loaded."""
+    """Permissions in the file, even if the skill could not be loaded."""
 
 
 def load_skill(
@@ -88,10 +88,10 @@ def load_skill(
     id: str = "",  # noqa: A002 - the word of the format
     within: Path | None = None,
 ) -> SkillReading:
-    """Read the skill of a folder. `strict` enforces the Agent Skills specification; else everything usable is read.
+    """Load the skill of a folder. `strict` enforces the Agent Skills specification; otherwise deviations are warnings.
 
-    A skill of the workspace's `own` must have valid front matter with a description. Links must not lead out of
-    `within`, by default out of the folder.
+    With `own`, for the workspace's own skills, the front matter must be valid and have a description. Links must not
+    lead out of `within`, by default the folder.
     """
     found = get_skill_file(folder, strict=strict)
     if isinstance(found, Problem):
@@ -114,7 +114,7 @@ def parse_skill(
 ) -> SkillReading:
     """Parse the bytes of a `SKILL.md` at `file`, existing or planned.
 
-    The runs of a process use mostly the same skills, so the same bytes are parsed once.
+    Cached, because most runs of a process use the same skills.
     """
     return parse_once(data, file=file, id=id, strict=strict, own=own)
 
@@ -127,7 +127,7 @@ def parse_once(
     strict: bool = False,
     own: bool = False,
 ) -> SkillReading:
-    """Parse like `parse_skill`, without caching: for a reader of many files."""
+    """Parse like `parse_skill`, but without the cache, for a reader of many files."""
     if (link := find_stored_link(data, file)) is not None:
         return SkillReading(None, (link,))
     front = read_front_matter(data, file=str(file), strict=strict or own)
@@ -214,7 +214,7 @@ def _build(  # noqa: PLR0913 - what a skill is made of
 
 
 def find_version_problem(skill: SkillDefinition) -> Problem | None:
-    """Return why the skill does not support this version of Metier."""
+    """Find the reason why the skill doesn't support this version of Metier."""
     bounds = (
         ("min_agent_base_version", skill.min_agent_base_version),
         ("max_agent_base_version", skill.max_agent_base_version),

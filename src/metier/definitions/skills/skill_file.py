@@ -1,4 +1,4 @@
-"""The `SKILL.md` of a skill folder: find it, read it, and report problems."""
+"""Finds and reads the `SKILL.md` of a skill folder."""
 
 import os
 import re
@@ -21,7 +21,7 @@ class FoundFile(Struct, frozen=True):
 
 
 def get_skill_file(folder: Path, *, strict: bool = False) -> FoundFile | Problem:
-    """Return `SKILL.md`; the name in another case is a warning, or an error in strict mode."""
+    """Return `SKILL.md`. If only its case differs, that is a warning, or an error in strict mode."""
     exact = folder / FILE_NAME
     if exact.is_file():
         return FoundFile(exact)
@@ -41,7 +41,7 @@ def get_skill_file(folder: Path, *, strict: bool = False) -> FoundFile | Problem
 
 
 def find_stored_link(data: bytes, file: Path) -> Problem | None:
-    """Find a symbolic link that git checked out as text: its only line is the path of another skill."""
+    """Report a symbolic link that git checked out as a text file with the path of another skill."""
     if len(data) > _MAX_LINK_BYTES or _STORED_LINK.fullmatch(data) is None:
         return None
     target = data.strip().decode("utf-8", "replace")
@@ -51,7 +51,7 @@ def find_stored_link(data: bytes, file: Path) -> Problem | None:
 
 
 def misnamed(file: Path, *, strict: bool = False) -> tuple[Problem, ...]:
-    """Return a warning for a file name that only case-insensitive readers find."""
+    """Report a file name whose case differs from `SKILL.md`, which other tools may not find."""
     if file.name == FILE_NAME:
         return ()
     message = f"The file is called {file.name!r}, not {FILE_NAME!r}"
@@ -60,7 +60,7 @@ def misnamed(file: Path, *, strict: bool = False) -> tuple[Problem, ...]:
 
 
 def read_skill_file(path: Path, *, limit: int, within: Path | None = None) -> bytes | Problem:
-    """Return the bytes of the file. Links must not lead out of `within`, by default out of the file's folder."""
+    """Return the bytes of the file. Links must not lead out of `within`, by default the file's folder."""
     try:
         data = read_contained(path, within=within or path.parent, limit=limit)
     except OSError as error:

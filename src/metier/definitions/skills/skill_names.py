@@ -19,7 +19,7 @@ class NamedSkill(Protocol):
 
 
 def is_called(skill: NamedSkill, name: str) -> bool:
-    """Compare names in any case, `_` like `-`."""
+    """Return True if the skill has this name or ID. Case is ignored, and `_` equals `-`."""
     return canonical_name(name) in (canonical_name(skill.name), canonical_name(skill.id))
 
 
@@ -35,7 +35,7 @@ def find_called[T: NamedSkill](skills: Iterable[T], name: str) -> T | None:
 
 
 def list_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
-    """Return the canonical names that several IDs share; such skills are identified by ID."""
+    """Return the canonical names that several skills share; these skills are identified by ID."""
     ids: dict[str, set[str]] = defaultdict(set)
     for skill in skills:
         ids[canonical_name(skill.name)].add(canonical_name(skill.id))
@@ -43,7 +43,7 @@ def list_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
 
 
 def hint_skill(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the skills that a name could mean: IDs that end in it, else the most similar name."""
+    """Return a hint with the skills that have this name in their ID, else with the most similar name."""
     names = sorted({canonical_name(each) for each in known})
     meant = [each for each in names if each.rpartition("/")[2] == canonical_name(name).rpartition("/")[2]]
     if len(meant) > 1:

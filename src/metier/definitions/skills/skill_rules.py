@@ -1,7 +1,7 @@
-"""The front matter of a skill, by the Agent Skills specification and Metier's additions, and the rules for its fields.
+"""The front matter of a skill, with the rules of the Agent Skills specification and Metier's additions.
 
-`SkillFields` reads the front matter; `check_fields` applies rules that need the folder and the body. A lenient reader
-reports a deviation as a warning and uses the rest.
+`SkillFields` reads the front matter; `FieldChecks` applies the rules that need the folder and the body. A lenient
+reader reports a deviation as a warning and uses the rest.
 """
 
 import math
@@ -32,7 +32,7 @@ _ABOVE = re.compile(
 )
 _ABSOLUTE = re.compile(rf"(?<![\w./:~-])~?/(?:[\w.-]+/)*[\w.-]+{_EXTENSIONS}")
 _ABSOLUTE_STARTS = (" /", "`/", '"/', "'/", "(/", "\n/", "~/")
-"""A fast filter: most texts have none of these, so the expression is not needed."""
+"""A fast filter: without one of these, a text has no match for `_ABSOLUTE`."""
 _SCRATCH = ("/tmp/", "/var/tmp/")  # noqa: S108 - where a skill has the model write scripts of its own
 
 MAX_DESCRIPTION = 1024
@@ -55,7 +55,7 @@ CONTRACT_FIELDS = (
     "depends_on",
     "sync_celery",
 )
-"""Contract of a callable skill; `contract` may contain the others."""
+"""Fields of a callable skill's contract, at the top level or nested under `contract`."""
 OWN_FIELDS = frozenset(
     (
         "version",
@@ -111,7 +111,7 @@ class Entrypoint(Struct, frozen=True):
 
 
 def _read_metadata(value: object, info: ValidationInfo) -> dict[str, str]:
-    """Read text values, as the specification requires. Nested values are joined; other readers may reject them."""
+    """Read the metadata, whose values must be text. A lenient reader joins nested values."""
     context = context_of(info)
     if not isinstance(value, Mapping):
         _deviate(info, "metadata_not_mapping", "must be a mapping", "Write 'key: value' lines below it", value=value)
@@ -129,7 +129,7 @@ def _read_metadata(value: object, info: ValidationInfo) -> dict[str, str]:
 
 
 def _read_allowed_tools(value: object, info: ValidationInfo) -> tuple[str, ...]:
-    """Read `Bash(git:*) Read`: separated by spaces. A lenient reader also accepts commas and lists."""
+    """Read a list separated by spaces, such as `Bash(git:*) Read`. A lenient reader also accepts commas and lists."""
     if isinstance(value, Scalar):
         return tuple(_TOOL.findall(value.value))
     hint = "Write the tools in one line, separated by spaces"
@@ -164,7 +164,7 @@ def _read_arguments(value: object) -> object:
 
 
 def _split_words(text: str) -> tuple[str, ...]:
-    """Split like a shell; by spaces if a quote is not closed."""
+    """Split like a shell. If a quote isn't closed, split at spaces."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -226,7 +226,7 @@ class SkillFields(FileModel):
     scripts_ignore: Texts = ()
     permissions: Annotated[_Permissions, BeforeValidator(_read_permissions)] = _Permissions.model_construct()
     permissions_env: Texts = ()
-    """Only below `metadata`, whose values are text."""
+    """Alternative to `permissions` below `metadata`, whose values are text."""
     timeout_seconds: _Limit | None = None
     max_output_bytes: _Limit | None = None
     tags: Texts = ()
@@ -261,10 +261,10 @@ class OutsideScript(NamedTuple):
     """Line of the text."""
 
 
-# A skill is reviewed and trusted as one folder. A script elsewhere is not covered by that trust, so it is reported, and
-# it is not run while the skill is active.
+# A skill is reviewed and trusted as one folder. That trust doesn't cover scripts elsewhere, so they are reported, and
+# they are not run while the skill is active.
 def scan_outside_scripts(body: str, folder: Path) -> Iterator[OutsideScript]:
-    """Find paths of scripts outside of the folder in the text."""
+    """Find paths of scripts outside the folder in a text."""
     if "../" in body:
         for match in _ABOVE.finditer(body):
             if _leaves(match[0]):
@@ -288,7 +288,7 @@ def _leaves(path: str) -> bool:
 
 
 class FieldChecks:
-    """Rules for the fields of one skill. Problems are added to the context, with the line of the field."""
+    """Checks the fields of one skill. Problems are added to the context, with the line of the field."""
 
     def __init__(self, fields: SkillFields, root: Mapping, context: Context) -> None:
         self._fields = fields
@@ -353,7 +353,7 @@ class FieldChecks:
             self._check_specified()
 
     def _check_additions(self) -> None:
-        """Report additions to `inherit`: a skill only narrows a run, so they have no effect."""
+        """Report additions to `inherit`, which have no effect because a skill only narrows a run."""
         fields = self._fields
         for key, names in (("tools", fields.tools), ("skills", fields.skills), ("tasks", fields.tasks)):
             added = [name for name in names or () if name != INHERIT]
@@ -363,7 +363,7 @@ class FieldChecks:
                 self._warn("idle_addition", message, hint, key=key)
 
     def _check_patterns(self) -> None:
-        """Report wildcards such as `*` and `AB*`, which would pass on unrelated variables. They match nothing."""
+        """Report wildcards such as `*` and `AB*`. They match nothing, because they would expose unrelated variables."""
         for name in self._fields.permissions.env:
             prefix = re.split(r"[*?\[]", name, maxsplit=1)[0]
             if prefix != name and len(prefix) < MIN_ENV_PREFIX:
@@ -373,7 +373,7 @@ class FieldChecks:
                 self._context.report("warning", self._root, "broad_pattern", message, hint, line=line)
 
     def check_body(self, body: str, *, first_line: int, folder: Path) -> None:
-        """Report scripts outside of the skill's own folder that its text names: they are not run for it."""
+        """Report scripts outside the skill's folder that its text names, because they are not run for it."""
         found = {
             (script.written, first_line + body.count("\n", 0, script.at))
             for script in scan_outside_scripts(body, folder)
@@ -384,8 +384,8 @@ class FieldChecks:
             self._context.report("warning", self._root, "script_outside", message, hint, line=line)
 
     def _check_specified(self) -> None:
-        """Report fields that only Metier knows, and unknown ones."""
-        # The specification names six fields and gives 'metadata' to clients, but forbids no other: only warnings.
+        """Report Metier's own fields and unknown ones."""
+        # Only warnings: the specification defines six fields and reserves 'metadata' for clients, but allows others.
         for entry in self._root.entries:
             if entry.key in SPECIFIED_FIELDS:
                 continue

@@ -10,10 +10,10 @@ from metier import version
 type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 
 PRECEDENCE: tuple[SourceKind, ...] = ("folder", "workspace", "bundled", "user")
-"""For skills of the same name the earlier source wins.
+"""For skills of the same name, the earlier source takes precedence.
 
-An explicitly given folder hides the workspace's skills, and the workspace hides bundled and user skills. User skills do
-not hide bundled ones: an installed skill must not replace a trusted one.
+An explicitly given folder hides the workspace's skills, and the workspace hides bundled and user skills. User skills
+don't hide bundled ones, because an installed skill must not replace a trusted one.
 """
 
 WORKSPACE_FOLDERS = (".agent", ".nanobot")

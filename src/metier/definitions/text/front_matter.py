@@ -1,7 +1,7 @@
-"""Splitting a Markdown file into front matter and body. Knows no field names.
+"""Splits a Markdown file into front matter and body.
 
-In strict mode a file starts with `---`, ends its front matter with a line `---`, and has YAML in between. A lenient
-reader accepts more: leading blank lines, a missing end marker, a broken value among valid ones. Each is reported.
+In strict mode, a file must start with a line `---` and end its front matter with another one, with YAML in between. A
+lenient reader accepts and reports deviations, such as leading blank lines, a missing end marker or an invalid value.
 """
 
 import re
@@ -29,7 +29,7 @@ _LINE_ENDS = re.compile(r"\r\n?")
 _HEADING_OR_GAP = re.compile(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
 _HEADING_AFTER_GAP = re.compile(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
 _MAX_PREFACE = 2_000
-"""Maximum number of characters before the first marker, for files that start with a remark."""
+"""Maximum number of characters before the first marker, for files that start with a comment."""
 _LIMITS = frozenset({"yaml_too_large", "yaml_too_deep", "yaml_too_many_nodes"})
 """A text that exceeds a limit is not parsed again field by field."""
 _BEGIN = "Begin the file with a line '---', the fields, and a line '---'"
@@ -47,7 +47,7 @@ class _Block(Struct, frozen=True):
 
 
 def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
-    """Return the readable fields, with a warning for each invalid one; None without any field."""
+    """Return the readable fields, with a warning for each invalid one, or None if there are no fields."""
     entries: dict[str, Entry] = {}
     problems: list[Problem] = []
     for glued in _GLUED_VALUE.finditer(text):
@@ -68,7 +68,7 @@ def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
 
 
 def _split(text: str, *, first_line: int) -> list[_Block]:
-    """Return one block per field: its line at the margin, with the lines that follow."""
+    """Return one block per field: its unindented line and the lines up to the next field."""
     lines = text.split("\n")[:_MAX_LINES]
     starts = [index for index, line in enumerate(lines) if _FIELD.fullmatch(line)]
     ends = [*starts[1:], len(lines)]
@@ -123,22 +123,22 @@ def _warning(code: str, message: str, *, file: str, line: int, hint: str = "") -
 
 class FrontMatter(Struct, frozen=True):
     mapping: Mapping | None
-    """None if there is no front matter or it could not be read."""
+    """None if the front matter is missing or unreadable."""
     body: str
     body_line: int
-    """Line of the file in which the body starts, from 1."""
+    """Line of the file in which the body starts, counted from 1."""
     header: str
     """The text between the markers."""
     problems: tuple[Problem, ...]
 
 
 def read_front_matter(data: bytes, *, file: str = "", strict: bool = False) -> FrontMatter:
-    """Split a text. Never raises: problems are in `problems`."""
+    """Split a text. Never raises; problems are in `problems`."""
     return _Splitter(file=file, strict=strict).read(data)
 
 
 def read_body(data: bytes) -> str:
-    """Return the body of a file that `read_front_matter` has read without a problem."""
+    """Return the body of a file for which `read_front_matter` reported no problem."""
     return _Splitter(file="", strict=False).read_body(data)
 
 
@@ -235,14 +235,14 @@ class _Splitter:
             if repaired is not None:
                 return repaired
             if isinstance(document.root, Scalar) or document.problems:
-                # A horizontal rule at the top of a text, not a marker: there is no field.
+                # Without any field, the marker was a horizontal rule at the top of a text.
                 self._deviate("no_front_matter", "The file has no front matter", line=first_line, hint=_BEGIN)
                 return None, 0
         self._refuse(document.problems, first_line=first_line, is_empty=document.root is None)
         return None, len(header)
 
     def _repair(self, header: str, *, first_line: int) -> tuple[Mapping, int] | None:
-        # The end marker was a horizontal rule in the body: the fields end at the first heading.
+        # If a heading follows, the end marker was a horizontal rule in the body, and the fields end at the heading.
         heading = _HEADING_AFTER_GAP.search(header)
         used = heading.start() if heading else len(header)
         repaired = repair_yaml(header[:used], file=self._file, first_line=first_line)
@@ -297,12 +297,12 @@ class Document(Struct, frozen=True, kw_only=True):
 
     @property
     def is_unreadable(self) -> bool:
-        """True if the front matter could not be read at all, which is reported."""
+        """True if no field could be read. The reason is in `problems`."""
         return not self.root.entries and has_errors(self.problems)
 
 
 def load_document(file: Path, *, within: Path | None = None) -> Document:
-    """Load a file. Never raises: problems are in `problems`. Links must not leave `within`, by default the folder."""
+    """Load a file. Never raises; problems are in `problems`. Links must not leave `within`, by default the folder."""
     try:
         data = read_contained(file, within=within or file.parent, limit=MAX_FILE_BYTES)
     except OSError as error:

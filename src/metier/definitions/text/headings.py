@@ -1,4 +1,4 @@
-"""The heading tree of a Markdown body: titles and positions of sections. Renders nothing."""
+"""The heading tree of a Markdown body: titles and positions of sections."""
 
 import io
 import itertools
@@ -17,7 +17,7 @@ _PROSE = ("paragraph_open", "bullet_list_open", "ordered_list_open", "blockquote
 
 class _Markdown(MarkdownIt):
     def normalizeLink(self, url: str) -> str:  # noqa: N802 - the library's name
-        """Keep the address: it is not rendered, and half a surrogate pair cannot be normalized."""
+        """Return the address unchanged: it isn't rendered, and normalizing a lone surrogate would fail."""
         return url
 
 
@@ -27,13 +27,13 @@ _BLOCKS = _Markdown("commonmark").enable("table").disable("inline")
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A heading with everything up to the next heading of its level or above."""
+    """A heading with everything up to the next heading of the same or a higher level."""
 
     level: int
     text: str
-    """Without Markdown syntax."""
+    """Title without Markdown syntax."""
     slug: str
-    """Unique in its body: a second `usage` is `usage-1`."""
+    """Slug that is unique in the body: the second `usage` is `usage-1`."""
     line: int
     end_line: int
     """Last line of the section, including nested ones."""
@@ -54,7 +54,7 @@ class _Heading(Struct, frozen=True):
 
 
 def parse_sections(body: str, *, first_line: int = 1) -> tuple[Section, ...]:
-    """Return the top-level sections, each with its nested ones."""
+    """Return the top-level sections, which contain the nested ones."""
     return _TreeBuilder(_split_lines(body), list(_list_headings(body)), first_line).build()
 
 
@@ -66,7 +66,7 @@ def walk_sections(sections: tuple[Section, ...]) -> Iterator[Section]:
 
 
 def find_section(sections: tuple[Section, ...], name: str) -> Section | None:
-    """Find a section by heading in any case, else by slug; the first of several."""
+    """Find the first section with this heading, ignoring case, else with this slug."""
     wanted = _plain_text(name).casefold()
     every = list(walk_sections(sections))
     for section in every:
@@ -76,7 +76,7 @@ def find_section(sections: tuple[Section, ...], name: str) -> Section | None:
 
 
 def first_paragraph(body: str) -> str:
-    """Return the first prose, including list items, without images and HTML; else the first heading."""
+    """Return the first paragraph or list item that is no image or HTML, else the first heading."""
     lines = _split_lines(body)
     heading = ""
     for token, following in itertools.pairwise(_BLOCKS.parse(body)):
@@ -97,7 +97,7 @@ def _split_lines(body: str) -> list[str]:
 
 def _list_headings(body: str) -> Iterator[_Heading]:
     for before, token in itertools.pairwise(_BLOCKS.parse(body)):
-        # Nested headings are inside a quote or a list.
+        # Headings inside a quote or a list are not sections.
         if before.type == "heading_open" and before.level == 0 and before.map is not None:
             yield _Heading(int(before.tag.removeprefix("h")), _plain_text(token.content), before.map[0])
 

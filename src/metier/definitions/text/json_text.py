@@ -1,4 +1,4 @@
-"""Parses JSON into the same nodes as YAML, so that every value of a file has a line."""
+"""Parses JSON into the same nodes as YAML, so that every value has a line."""
 
 import json
 import re
@@ -21,7 +21,7 @@ class JsonDocument(Struct, frozen=True):
 
 
 def read_json(data: bytes | str, *, file: str = "") -> JsonDocument:
-    """Parse a document. Never raises: problems are in `problems`. The last of duplicate keys wins, as in `json`."""
+    """Parse a document. Never raises; problems are in `problems`. The last of duplicate keys is used, as in `json`."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
         # The standard parser validates the text; the nodes only add lines.

@@ -1,7 +1,7 @@
-"""Reads YAML as text: every scalar stays a string with its line, and nothing is constructed.
+"""Reads YAML as text: every scalar stays a string with its line.
 
-YAML's own types would turn a skill named `on` into true and a version `1.0` into a number, and lose the line. The
-model of a file defines the types.
+YAML's own types would turn a skill named `on` into true and a version `1.0` into a number, and lose the line. Instead,
+the model of a file defines the types.
 
 Hostile input costs a bounded amount of work: size, depth and number of nodes are limited. Anchors, aliases, merge
 keys, tags and directives are errors; a lenient reader continues with the text as written, counts the expansion of an
@@ -28,7 +28,7 @@ class Scalar(Struct, frozen=True):
     value: str
     line: int
     is_plain: bool = True
-    """Written without quotes and not as a block: only then can `null` or `~` mean null."""
+    """True if written without quotes and not as a block. Only then `null` and `~` mean null."""
 
 
 class Sequence(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Mapping(Struct, frozen=True):
         return next((entry for entry in self.entries if entry.key == key), None)
 
     def find_value(self, key: str) -> Node | None:
-        """Return the value of a key; None if it is missing or empty."""
+        """Find the value of a key, if it is not empty."""
         entry = self.find(key)
         return None if entry is None or is_nothing(entry.value) else entry.value
 
@@ -62,7 +62,7 @@ class YamlDocument(Struct, frozen=True):
 
 
 class _Refused(Exception):
-    """Ends the reading of one text; becomes a problem."""
+    """Stops reading a text. The reader converts it to a problem."""
 
     def __init__(self, code: str, message: str, *, line: int, hint: str = "") -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class _Refused(Exception):
 
 
 def read_yaml(text: str, *, file: str = "", first_line: int = 1) -> YamlDocument:
-    """Read a document. Never raises: problems are in `problems`."""
+    """Read a document. Never raises; problems are in `problems`."""
     reader = _Reader(file=file, first_line=first_line)
     try:
         root = reader.read(text)
@@ -101,7 +101,7 @@ def is_nothing(node: Node) -> bool:
 
 
 def flat_texts(node: Node) -> list[str]:
-    """Return every text below the node, in order; for a mapping `key: value`."""
+    """Return every text below the node in order. Entries of a mapping become `key: value`."""
     match node:
         case Scalar(value=value):
             return [value.strip()] if value.strip() and not is_nothing(node) else []
@@ -119,7 +119,7 @@ def list_texts(node: Node) -> tuple[str, ...]:
 
 
 def _with_last_line_end(text: str) -> str:
-    """Return the text with a final line end: the parser treats trailing spaces after it as another line."""
+    """Add a line end after trailing spaces, which the parser would otherwise treat as another line."""
     return f"{text}\n" if text[text.rfind("\n") + 1 :].isspace() else text
 
 
@@ -136,7 +136,7 @@ class _Reader:
         self.offset = first_line
         self.problems: list[Problem] = []
         self._reported: set[tuple[str, str]] = set()
-        """Reported problems: an alias that is used a thousand times is reported once."""
+        """Codes and messages of reported problems. An alias that is used a thousand times is reported once."""
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._count = 0
         self._text = ""
@@ -155,7 +155,7 @@ class _Reader:
         self.report("error", "yaml_syntax", f"YAML syntax error: {what}", line=line)
 
     def read(self, text: str) -> Node | None:
-        # A character has at most four bytes, so most texts need not be encoded to check the limit.
+        # A character has at most four bytes, so a short text is within the limit without encoding it.
         if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise _Refused("yaml_too_large", f"The YAML is larger than {MAX_BYTES} bytes", line=self.offset)
         self._text = _with_last_line_end(text)
@@ -190,7 +190,7 @@ class _Reader:
         return node
 
     def _check_properties(self, event: yaml.Event, line: int) -> None:
-        """Reject anchors and tags, with which one text could mean different things to different readers."""
+        """Report anchors and tags, because tools interpret them differently."""
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor:
             message = f"Anchor '&{anchor}' is not supported"

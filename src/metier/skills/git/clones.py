@@ -1,8 +1,8 @@
-"""Detects cloned and downloaded folders by the traces of version control on this machine; runs no program.
+"""Detects cloned and downloaded folders by traces of version control and downloads. Runs no program.
 
-The content of a clone belongs to its author, but its `.git` was written by the user's own git and records the origin.
-A git repository cannot contain a `.git`, but it can contain a `.hg`, and vice versa: so every kind of version control
-is checked, and one that reports an origin is enough.
+The content of a clone comes from its author, but its `.git` was written by the user's own git and records the origin. A
+git repository cannot contain a `.git`, but it can contain a `.hg`, and vice versa. So every kind of version control is
+checked, and the folder is foreign if one of them reports an origin.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ _FOREIGN_MOVES = re.compile(
     rb"|(?:checkout: moving from \S+ to|reset: moving to) (?:FETCH_HEAD|\S*(?:origin|remotes)/)"
     rb"|rebase[^:\n]*: checkout (?:FETCH_HEAD|\S*(?:origin|remotes)/)|branch: Created from FETCH_HEAD)"
 )
-"""Reflog messages of `HEAD` that brought foreign files into the work tree."""
+"""Reflog messages of `HEAD` for operations that add foreign files to the work tree."""
 _LOCAL_MOVES = re.compile(
     r"commit(?: \([a-z-]+\))?:|revert:|cherry-pick:|merge [^:]+: Merge made"
     r"|rebase[^:]*\((?:pick|continue|reword|squash|fixup|finish)\):"
 )
-"""Messages of commits made from local files."""
+"""Reflog messages of commits from local files."""
 
 _URL = re.compile(r"^\s*(?:url|default)\s*=\s*(?P<url>\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 _HG_SOURCE = re.compile(r"^\s*(?:default|%include)\b", re.MULTILINE)
@@ -41,7 +41,7 @@ _ORIGIN_MARKS = ("user.xdg.origin.url", "com.apple.quarantine")
 
 
 def get_git_folder(workspace: Path) -> Path:
-    """Return the `.git` of a folder, also of a linked work tree or a submodule. Raises `OSError`."""
+    """Return the git folder of a repository, linked work tree or submodule. Raises `OSError`."""
     git = workspace / ".git"
     return git if git.is_dir() else git.parent / _read(git).removeprefix("gitdir:").strip()
 
@@ -51,10 +51,10 @@ def read_git_config(workspace: Path) -> str:
     return _read(_get_common(get_git_folder(workspace)) / "config")
 
 
-# These records are written by the user's own git, never by a repository. Two questions: is there a trace of a fetch,
-# and do the records prove that everything was committed here?
+# The user's own git writes these records; a repository can't. They are checked for a trace of a fetch, and for evidence
+# that everything was committed here.
 def find_git_origin(folder: Path) -> str | None:
-    """Describe the origin of a repository: empty if it was created here, None without a repository."""
+    """Describe the origin of a repository. An empty string means that it was created here, None that there is none."""
     if is_absent(folder / ".git"):
         return None
     try:
@@ -62,7 +62,7 @@ def find_git_origin(folder: Path) -> str | None:
         common = _get_common(own)
         config = _read(common / "config")
     except FileNotFoundError:
-        # An empty `.git`: a repository in a parent folder still applies.
+        # With an empty `.git`, git uses the repository of a parent folder.
         return None
     except (OSError, ValueError):
         return "git"
@@ -73,7 +73,7 @@ def find_git_origin(folder: Path) -> str | None:
 
 
 def _get_fetched(own: Path, common: Path, config: str) -> str:
-    """Return a trace of a fetch, even if the remote was removed."""
+    """Describe a trace of a fetch, which remains if the remote is removed."""
     if _INCLUDE.search(config) or _INCLUDE.search(_read_if_there(own / "config.worktree")):
         return "git settings that include others"
     if any(_size(folder / "FETCH_HEAD") for folder in {own, common}):
@@ -92,7 +92,7 @@ def _get_fetched(own: Path, common: Path, config: str) -> str:
 
 
 def _get_remote(common: Path, config: str) -> str:
-    """Return the first remote; branches of a remote count as one."""
+    """Return the first remote in the configuration or in the remote branches."""
     if (found := _REMOTE.search(config)) is not None:
         return found["name"]
     for folder in ("remotes", "branches"):
@@ -169,14 +169,15 @@ def _read(file: Path) -> str:
 
 
 type _OriginCheck = Callable[[Path], str | None]
-"""Checks one kind of version control: None if unused, empty for a local repository, else the origin."""
+"""Checks one kind of version control. Returns None if it is unused, an empty string for a local repository, else the
+origin."""
 
 
 def find_origin(workspace: Path, *, nested: Iterable[str] = ()) -> str:
-    """Describe the origin of a folder; empty for a folder that was created here.
+    """Describe the origin of a folder. An empty string means that it was created here.
 
-    `nested` are folders that may be repositories of their own, such as a submodule with skills. Unreadable records
-    count as foreign.
+    `nested` lists subfolders that may be repositories, such as a submodule with skills. Unreadable records count as
+    foreign.
     """
     folders = (workspace.resolve(), *workspace.resolve().parents)
     looks: tuple[_OriginCheck, ...] = (_look_for_svn, _look_for_jj, _check_mercurial, find_git_origin)
@@ -186,10 +187,10 @@ def find_origin(workspace: Path, *, nested: Iterable[str] = ()) -> str:
 
 
 def get_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -> str:
-    """Describe a file that came from an archive or a browser; empty if there is no trace of one.
+    """Describe a file from an archive or a browser. An empty string means that there is no trace of either.
 
-    An archive has times in whole seconds and restores them when it is unpacked. A file that a user saves has a time
-    with fractions, even after a copy or a move.
+    Unpacking an archive restores times in whole seconds. A file that a user saves has a time with fractions, even after
+    a copy or a move.
     """
     for name, status in files:
         if not stat.S_ISREG(status.st_mode):
@@ -203,7 +204,7 @@ def get_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -
 
 
 def get_source(workspace: Path) -> str:
-    """Return a digest of the origin's address; empty if there is none or it is unreadable."""
+    """Return a digest of the origin's address, or an empty string if it is missing or unreadable."""
     for folder in (workspace.resolve(), *workspace.resolve().parents):
         for read in (read_git_config, _read_hg_config):
             try:
@@ -218,7 +219,7 @@ def get_source(workspace: Path) -> str:
 
 
 def is_tracked(file: Path) -> bool:
-    """Return True if a repository contains this file, or one with the same prefix, such as a database's log."""
+    """Return True if a repository contains this file, or one with the same prefix, such as the log of a database."""
     for folder in file.absolute().parents:
         try:
             index = (get_git_folder(folder) / "index").read_bytes()
@@ -238,7 +239,7 @@ def _look_for_jj(folder: Path) -> str | None:
 
 
 def _check_mercurial(folder: Path) -> str | None:
-    """Check Mercurial's record of its last transaction: a clone, a pull or a bundle is not a commit."""
+    """Check Mercurial's record of the last transaction. Anything but a commit, such as a pull, is a foreign origin."""
     if not (folder / ".hg").is_dir():
         return None
     found = _name_if(_HG_SOURCE, folder / ".hg/hgrc", "Mercurial")
@@ -248,7 +249,7 @@ def _check_mercurial(folder: Path) -> str | None:
 def _has_origin_mark(file: Path) -> bool:
     try:
         return any(name in _ORIGIN_MARKS for name in os.listxattr(file, follow_symlinks=False))
-    except (OSError, AttributeError):  # there are none on this file system, or on this platform
+    except (OSError, AttributeError):  # not supported by this file system or platform
         return False
 
 

@@ -135,7 +135,7 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
 
 
 def get_git(session: GitSession, environ: Mapping[str, str]) -> Program:
-    """Return git with its environment, without the caller's GIT_… variables. Raises `SkillError`."""
+    """Return git with a clean environment, without `GIT_*` variables of the caller. Raises `SkillError`."""
     found = find_program(GIT, "git", environ, writable=(Path.cwd(),), passed=_PASSED_ON)
     if found is None:
         raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder")
@@ -143,7 +143,7 @@ def get_git(session: GitSession, environ: Mapping[str, str]) -> Program:
 
 
 async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Process:
-    # Shielded from cancellation: a process without a handle could not be killed.
+    # Shielded, because a process that starts during a cancellation would have no handle with which to kill it.
     with anyio.CancelScope(shield=True):
         return await open_program(
             get_git(session, os.environ),
@@ -156,7 +156,7 @@ async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Pr
 
 
 def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
-    """Return a pipe that was requested when the process started."""
+    """Return a pipe of the process. It exists because it was requested when the process started."""
     if pipe is None:
         raise RuntimeError("The process was started without this pipe")
     return pipe
@@ -178,7 +178,7 @@ def _build_variables(session: GitSession) -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
     }
     if session.secret:
-        # In the environment, because every user of the machine can read arguments; and for one host only.
+        # In the environment, because every user of the machine can read arguments. Limited to one host.
         variables |= {
             "GIT_CONFIG_COUNT": "2",
             "GIT_CONFIG_KEY_0": f"http.{session.url}.extraHeader",
@@ -265,7 +265,7 @@ async def _run_once(session: GitSession, args: tuple[str, ...], *, max_output: i
             await call.finish()
         if scope.cancelled_caught:
             call.end("timeout")
-    # A download may have ended after the last size check, so check once more.
+    # The repository may have grown after the last periodic check.
     if (
         not call.reason
         and args[0] == "fetch"
@@ -278,7 +278,7 @@ async def _run_once(session: GitSession, args: tuple[str, ...], *, max_output: i
 
 
 async def _drain(process: Process) -> None:
-    """Read the rest, so that the pipes close before the event loop does."""
+    """Read remaining output, so that the pipes close before the event loop does."""
     for stream in (process.stdout, process.stderr):
         with anyio.move_on_after(1), suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             while stream is not None:
@@ -304,7 +304,7 @@ def _folder_size(folder: Path) -> int:
             try:
                 total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - called often
             except FileNotFoundError:
-                # git renames its temporary files meanwhile.
+                # git may rename a temporary file during the walk.
                 continue
     return total
 
@@ -317,7 +317,8 @@ def _last_line(stderr: str) -> str:
 
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{7,64}")
-"""A full or abbreviated commit, never a branch or tag, which anyone could create under such a name."""
+"""A full or abbreviated commit. It is never looked up as a branch or tag, because anyone could create one with such a
+name."""
 _TARGET = "refs/metier/target"
 _NO_SHALLOW = ("dumb http transport does not support shallow", "does not support shallow")
 _NOT_OFFERED = ("unadvertised object", "not our ref", "no such remote ref")
@@ -332,7 +333,7 @@ class RemoteRef(Struct, frozen=True, kw_only=True):
 
     commit: str
     name: str | None
-    """Full name of the ref, e.g. `refs/tags/v1`; None for a commit."""
+    """Full name of the ref, such as `refs/tags/v1`. None for a commit."""
 
     @property
     def branch(self) -> str | None:
@@ -477,7 +478,7 @@ async def _fetch_refs(session: GitSession, *refspecs: str, is_shallow: bool = Fa
 
 
 async def _verify_commit(session: GitSession, ref: RemoteRef) -> str:
-    """Return the fetched commit with 40 digits. It must equal a requested commit."""
+    """Return the fetched commit with 40 digits. Raises if it differs from the requested commit."""
     start = ref.commit if ref.name is None else _TARGET
     try:
         output = await run_git(session, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}")

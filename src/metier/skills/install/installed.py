@@ -1,6 +1,6 @@
 """`registry.json`: the installed skills with their sources and trusted digests.
 
-It is the only source of truth about installed skills. Every change uses `lock_registry` and `save_registry`, which
+It is the single source of truth about installed skills. Every change uses `lock_registry` and `save_registry`, which
 replaces the file atomically. An unreadable registry is never overwritten.
 """
 
@@ -37,19 +37,19 @@ class SkillHome(Struct, frozen=True):
 
     @property
     def staging(self) -> Path:
-        """Temporary folders; none outlives its process."""
+        """Temporary folders, each removed at the end of its process."""
         return self.root / ".staging"
 
     @property
     def store(self) -> Path:
-        """Complete trees before they become visible, and old ones before they are deleted."""
+        """Complete trees that are about to become visible, and old ones that are about to be deleted."""
         return self.root / ".store"
 
     def visible(self, canonical: str) -> Path:
         return self.root / canonical
 
     def folder_of(self, entry: "RegistryEntry") -> Path:
-        """Return the skill's folder: below this home, even if the home was moved, or where the user put it."""
+        """Return the skill's folder. For installed skills it is in this home, even if the home folder was moved."""
         return self.visible(entry.name_canonical) if entry.is_installed else Path(entry.installed_path)
 
     def stored(self, canonical: str, tree: str) -> Path:
@@ -58,7 +58,7 @@ class SkillHome(Struct, frozen=True):
 
 class RegistryEntry(Value):
     name: str
-    """As spelled by its author or `--name`."""
+    """Name as the author or `--name` spells it."""
     name_canonical: str
     git_url: str | None = None
     """None for a skill from a local folder."""
@@ -67,9 +67,9 @@ class RegistryEntry(Value):
     tag: str | None = None
     subdir: str = ""
     source_path: str | None = None
-    """The local folder it was copied from."""
+    """Local folder from which it was copied."""
     served_at: str | None = None
-    """`mcp:SERVER/SKILL`: the workspace's server that served it. Trust covers this origin and these bytes."""
+    """Server and skill, as `mcp:SERVER/SKILL`. Trust covers this origin and these bytes."""
     installed_path: str
     installed_at: datetime
     trusted: bool = False
@@ -87,11 +87,11 @@ class RegistryEntry(Value):
 
 
 class PendingChange(Value):
-    """A change of a folder that the registry already has."""
+    """A change that is already in the registry, but perhaps not yet in the folder."""
 
     kind: Literal["place", "remove"]
     tree: str = ""
-    """The new tree; for a removal the old one, empty if unknown."""
+    """Hash of the new tree. For a removal, that of the old tree, or empty if unknown."""
 
 
 class Registry(Value):
@@ -99,7 +99,7 @@ class Registry(Value):
     skills: dict[str, RegistryEntry] = Field(default_factory=dict)
     """By canonical name."""
     pending: dict[str, PendingChange] = Field(default_factory=dict)
-    """By canonical name; empty unless a process is at work or was killed."""
+    """By canonical name. Empty unless a process is working or was killed."""
 
     def find(self, name: str) -> RegistryEntry | None:
         return self.skills.get(canonical_name(name))
@@ -121,7 +121,7 @@ class Registry(Value):
 
 
 def load_registry(home: SkillHome) -> Registry:
-    """Load the registry; empty if there is no file. Raises `SkillError` if it is invalid."""
+    """Load the registry, or an empty one if there is no file. Raises `SkillError` if it is invalid."""
     try:
         text = home.registry_file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):  # a service may have /dev/null for its home
@@ -172,7 +172,7 @@ def save_registry(home: SkillHome, registry: Registry) -> None:
 
 
 def _upgrade(content: JsonValue) -> JsonValue:
-    """Convert the first format, which has no hashes. Its trust is bound to no bytes, so it is dropped."""
+    """Convert the first format. It has no hashes, so its trust isn't bound to any bytes and is dropped."""
     inner = content.get("skills", content) if isinstance(content, dict) else content
     entries = [*inner.values()] if isinstance(inner, dict) else inner
     if not isinstance(entries, list):

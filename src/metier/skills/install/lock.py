@@ -1,4 +1,4 @@
-"""`skills.lock`: the exact skills of a workspace. The same skills give the same file."""
+"""`skills.lock`: the exact skills of a workspace. Equal skills produce an equal file."""
 
 import json
 import re
@@ -20,7 +20,7 @@ VERSION = 1
 class LockedSkill(Value):
     name: str
     url: str | None
-    """None for a skill from a local folder: the user provides the folder again, with the same bytes."""
+    """None for a skill from a local folder, which the user must provide again with the same bytes."""
     commit: str | None
     subdir: str = ""
     tree: str

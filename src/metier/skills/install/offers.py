@@ -1,4 +1,4 @@
-"""Available skills: in a repository or folder with several skills, or in an index that pins a commit for each."""
+"""Skills that can be installed from a collection (a repository or folder), or from an index with pinned commits."""
 
 import json
 from collections import abc
@@ -30,7 +30,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     name: str
     description: str
     folder: str
-    """Relative to the collection."""
+    """Path relative to the collection."""
     source: InstallSource
 
 
@@ -47,7 +47,7 @@ class CollectionFound(ConfigError):
 
 
 def list_offers(tree: Path, source: InstallSource) -> tuple[Offer, ...]:
-    """Return the skills below a folder, sorted by folder. A skill inside another one is part of it."""
+    """Return the skills below a folder, sorted by folder. A skill nested in another one is part of it."""
     found = sorted(path.parent.relative_to(tree).as_posix() for path in tree.rglob("*/SKILL.md"))
     own = [each for each in found if not any(each.startswith(f"{other}/") for other in found)]
     readings = ((folder, load_skill(tree / folder, own=True).skill) for folder in own)
@@ -90,7 +90,7 @@ def _below(source: InstallSource, folder: str) -> InstallSource:
         case FolderSource(path=path):
             return FolderSource(path=path / folder)
         case McpSource():
-            return source  # a server serves skills one by one
+            return source  # each skill of a server has its own address
 
 
 class _Row(Value):
@@ -112,12 +112,12 @@ class IndexReading(NamedTuple):
 
 
 # An index is a file: {"skills": [{"name": …, "description": …, "source": "https://…/repo.git", "commit": "40 digits",
-# "subdir": "…"}]}. A repository without one is an index of the skills that it holds, at its present commit.
+# "subdir": "…"}]}. A repository without one is an index of its skills at the current commit.
 def read_index(file: Path, *, allow_file: bool) -> IndexReading:
     """Return the skills of an index, each pinned to its commit, without unusable entries.
 
-    Raises `ConfigError` if the file is not an index. `allow_file`: it may refer to repositories of this machine, which
-    a downloaded index must not.
+    Raises `ConfigError` if the file is not an index. With `allow_file`, it may refer to repositories on this machine; a
+    downloaded index must not.
     """
     try:
         if file.stat().st_size > _MAX_BYTES:

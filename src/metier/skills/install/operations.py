@@ -1,6 +1,6 @@
-"""Adds, updates and removes skills: everything is fetched, validated and shown first, then changed in one step.
+"""Adds, updates and removes skills. Everything is fetched, validated and reviewed first, then changed in one step.
 
-The user's decision is passed as `Confirm`; nothing here asks, prints or trusts on its own.
+`Confirm` returns the user's decision; this module doesn't ask, print or trust on its own.
 """
 
 import dataclasses
@@ -53,12 +53,12 @@ class ServedSkill(Struct, frozen=True, kw_only=True):
     """A verified skill from an MCP server."""
 
     uri: str
-    """Address of its `SKILL.md`; identifies the skill together with the server's name."""
+    """Address of its `SKILL.md`. Together with the server's name it identifies the skill."""
     files: Mapping[str, bytes]
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """A staged skill for the user to review. Nothing has changed yet."""
+    """A staged skill for review. Nothing has been changed yet."""
 
     name: str
     source: InstallSource
@@ -71,7 +71,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     previous: RegistryEntry | None = None
     diff: CapabilityDiff | None = None
-    """Compared with the installed version."""
+    """Differences from the installed version."""
     local_changes: tuple[str, ...] = ()
     """Files changed since the installation; an update discards these changes."""
 
@@ -96,20 +96,20 @@ class Installer(Struct, frozen=True, kw_only=True):
     clock: Clock = field(default_factory=SystemClock)
     sleep: Sleep = anyio.sleep
     fetch_served: FetchServed | None = None
-    """For skills of MCP servers; None if no server is available."""
+    """Fetches skills of MCP servers. None if no server is available."""
     taken: frozenset[str] = frozenset()
     """Canonical names of bundled skills, which a package must not use."""
 
     async def add(
         self, source: InstallSource, *, confirm: Confirm, name: str | None = None, locked: LockedSkill | None = None
     ) -> Outcome:
-        """Install a skill; with `locked`, exactly those bytes or nothing.
+        """Install a skill. With `locked`, its bytes must be exactly the locked ones.
 
         Raises `SkillRejected` for content that is not allowed, `SkillError` if it cannot be installed, `UsageError` for
         a name that is already used.
         """
         with open_registry(self.home):
-            pass  # Complete or remove what a killed process left, before the disk is measured.
+            pass  # Cleans up after killed processes, whose files would otherwise reduce the free space checked below.
         with open_staging(self.home) as folder:
             proposal = await self._propose(source, folder, name=name)
             if locked is not None:
@@ -153,9 +153,9 @@ class Installer(Struct, frozen=True, kw_only=True):
             return IndexReading(list_offers(tree, pinned))
 
     async def update(self, name: str, *, confirm: Confirm, source: InstallSource | None = None) -> Outcome:
-        """Fetch the skill again from its source, and replace it in one step. A failure keeps the old version.
+        """Fetch the skill again from its source and replace it in one step. After a failure the old version stays.
 
-        `source` overrides the source, for example with the current commit of an index.
+        `source` overrides the recorded source, for example with the current commit of an index.
         """
         with open_registry(self.home) as registry:
             previous = registry.find(name)
@@ -184,7 +184,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         return entry
 
     async def _propose(self, source: InstallSource, folder: Path, *, name: str | None) -> Proposal:
-        """Fetch and validate. The tree is staged in a folder named by its author."""
+        """Fetch and validate a skill. It is staged in a folder with the name that its author gave it."""
         tree = folder / "tree" / _folder_name(source)
         tree.mkdir(parents=True)
         ref = await self._stage(source, tree, repository=folder / "repository")
@@ -253,7 +253,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             return False
 
     def _reuse_installed(self, proposal: Proposal, previous: RegistryEntry, confirm: Confirm) -> Outcome:
-        """Handle identical bytes: only the trust decision can change."""
+        """Keep an installed skill with identical bytes. Only the trust decision can change."""
         if previous.trusted_digest == previous.tree or confirm(proposal) != "trust":
             return Outcome(status="unchanged", proposal=proposal, entry=previous)
         entry = previous.model_copy(update={"trusted": True, "trusted_digest": previous.tree})
@@ -282,7 +282,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         return replace(fresh, previous=previous, diff=diff, local_changes=local)
 
     def _update_pin(self, previous: RegistryEntry, proposal: Proposal) -> RegistryEntry:
-        """Record a newer commit with the same bytes; trust stays."""
+        """Record a newer commit with the same bytes. The skill stays trusted."""
         commit = proposal.ref.commit if proposal.ref else None
         if commit == previous.commit_sha:
             return previous
@@ -334,7 +334,7 @@ def _write_served(served: ServedSkill, tree: Path) -> None:
 
 
 def source_of(entry: RegistryEntry) -> InstallSource:
-    """Return the source of an update: the branch or tag that was installed, else the same commit."""
+    """Return the source of an update: the installed branch or tag, else the same commit."""
     if entry.served_at is not None:
         return parse_source(entry.served_at)
     if entry.git_url is None:
@@ -348,13 +348,13 @@ def source_of(entry: RegistryEntry) -> InstallSource:
 
 
 def list_changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
-    """Return added, changed and removed paths, sorted. A changed executable bit alone is not listed."""
+    """Return added, changed and removed paths, sorted. Changes of only the executable bit are not listed."""
     names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     return tuple(sorted(names)) or ("a file's executable bit",)
 
 
 def _folder_name(source: InstallSource) -> str:
-    """Return the name for a skill without `name`: that of its folder or repository."""
+    """Return the name of the folder or repository, for a skill without a `name`."""
     match source:
         case FolderSource(path=path):
             found = path.resolve().name
@@ -366,12 +366,12 @@ def _folder_name(source: InstallSource) -> str:
 
 
 def _relative(problem: Problem, tree: Path) -> Problem:
-    """Return a path relative to the skill: the staging folder is gone when the user reads this."""
+    """Make the path relative to the skill, because the staging folder is gone when the user reads the problem."""
     return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
 
 
 def _check_installable_name(name: str, problems: Sequence[Problem]) -> None:
-    """Reject an invalid name by the author. The folder's name is the user's choice."""
+    """Reject an invalid name from the author. The folder's name doesn't matter, because the user chose it."""
     if unusable := next((problem for problem in problems if problem.code == NAME_NOT_USED), None):
         raise InvalidName(unusable.message, hint="--name gives the skill another name")
     try:

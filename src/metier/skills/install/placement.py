@@ -1,4 +1,4 @@
-"""Applies registry changes to the visible folders, so that a crash leaves either the old skill or the new one.
+"""Applies registry changes to the skill folders, so that a crash leaves either the old skill or the new one.
 
 A change replaces `registry.json`, which then contains the new state and the pending work on the folder. The folder
 follows with one rename. After a kill the next process that takes the lock completes the change.
@@ -46,7 +46,7 @@ class _LocalFile(Struct, frozen=True, kw_only=True):
     is_executable: bool
 
 
-# Each folder has a lock that its process holds. A folder with a free lock belongs to a dead process and is swept.
+# Each process locks its staging folder. If the lock is free, the process is dead and the folder is deleted.
 @contextmanager
 def open_staging(home: SkillHome) -> Generator[Path]:
     """Create a temporary folder that is always removed at the end."""
@@ -64,7 +64,10 @@ def open_staging(home: SkillHome) -> Generator[Path]:
 
 
 def sweep_staging(home: SkillHome) -> None:
-    """Remove folders of killed processes. The caller holds the registry's lock, so no process creates one meanwhile."""
+    """Delete staging folders of killed processes.
+
+    The caller holds the registry's lock, so that no process creates a folder during the sweep.
+    """
     with suppress(FileNotFoundError):
         for path in sorted(home.staging.iterdir()):
             folder = path.with_suffix("") if path.suffix == ".lock" else path
@@ -92,7 +95,7 @@ def check_free_disk(home: SkillHome, needed: int, *, limits: InstallLimits) -> s
 
 
 def copy_folder(source: Path, target: Path, *, limits: InstallLimits) -> None:
-    """Copy the plain files of a local skill after checking every name, type and size.
+    """Copy the regular files of a local skill after checking every name, type and size.
 
     `.git` and Python's caches are not copied.
     """
@@ -163,7 +166,7 @@ def _owner_lock(folder: Path) -> BaseFileLock:
 
 @contextmanager
 def open_registry(home: SkillHome) -> Generator[Registry]:
-    """Open the locked registry, complete interrupted changes and remove stale work."""
+    """Lock and open the registry, complete interrupted changes, and delete leftovers of killed processes."""
     with lock_registry(home):
         registry = _settle_all(home, load_registry(home))
         sweep_staging(home)
@@ -172,7 +175,7 @@ def open_registry(home: SkillHome) -> Generator[Registry]:
 
 
 def read_registry(home: SkillHome) -> Registry:
-    """Read the registry, taking the lock only to complete an interrupted change."""
+    """Read the registry. It is locked only to complete an interrupted change."""
     registry = load_registry(home)
     if not registry.pending:
         return registry
@@ -180,12 +183,12 @@ def read_registry(home: SkillHome) -> Registry:
         with lock_registry(home, wait_seconds=_READER_SECONDS):
             return _settle_all(home, load_registry(home))
     except (SkillError, PermissionError):
-        # Another process holds the lock, or this home is read-only: pending changes count as modified skills.
+        # Another process holds the lock, or the folder is read-only. Skills with pending changes count as modified.
         return registry
 
 
 def find_registry(home: SkillHome) -> tuple[Registry, Problem | None]:
-    """Read the registry like `read_registry`; return an empty one with a problem if it is unusable."""
+    """Read the registry. If it is unusable, return an empty one with a problem."""
     try:
         return read_registry(home), None
     except SkillError as error:
@@ -207,6 +210,7 @@ def place(home: SkillHome, registry: Registry, entry: RegistryEntry, *, staged: 
     home.store.mkdir(exist_ok=True)
     _discard(stored)
     staged.rename(stored)
+    # Before the registry refers to the tree: otherwise a power cut could lose the tree and keep the reference.
     sync_folder(home.store)
     changed = registry.with_entry(entry, PendingChange(kind="place", tree=entry.tree))
     _commit(home, before=registry, changed=changed, canonical=entry.name_canonical)
@@ -223,6 +227,7 @@ def displace(home: SkillHome, registry: Registry, canonical: str) -> None:
 
 
 def _commit(home: SkillHome, *, before: Registry, changed: Registry, canonical: str) -> None:
+    # The registry first: if the process is killed here, the next one reads the pending change and completes it.
     save_registry(home, changed)
     try:
         _settle(home, canonical, changed.pending[canonical])

@@ -1,4 +1,4 @@
-"""Trusts, distrusts and verifies the bytes of skills that are already here."""
+"""Trusts, distrusts and verifies skills that are already on this machine."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ class Verification(Value):
     name: str
     condition: Condition
     trusted: bool
-    """The user trusted exactly the current bytes."""
+    """True if the user trusted exactly the current bytes."""
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Verification(Value):
 
 
 def trust_package(home: SkillHome, package: SkillPackage, *, digest: TreeDigest, clock: Clock) -> RegistryEntry:
-    """Trust the reviewed bytes; if they changed meanwhile, nothing is trusted."""
+    """Trust the reviewed bytes. Raises `SkillError` if they changed since the review."""
     _check_reviewable(package)
     with open_registry(home) as registry:
         if digest_tree(package.folder).tree != digest.tree:
@@ -53,7 +53,7 @@ def untrust_package(home: SkillHome, package: SkillPackage) -> None:
 
 
 def verify_entry(entry: RegistryEntry, home: SkillHome) -> Verification:
-    """Read every byte of an installed skill and compare."""
+    """Compare every byte of an installed skill with the registry."""
     folder = home.folder_of(entry)
     if not folder.is_dir():
         return Verification(name=entry.name, condition="missing", trusted=False, reason="The folder is gone")

@@ -1,4 +1,4 @@
-"""A new skill from a template: small, complete, and valid in strict mode."""
+"""Creates a skill from a small, complete template that is valid in strict mode."""
 
 import json
 import shutil

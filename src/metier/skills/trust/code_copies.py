@@ -1,7 +1,7 @@
-"""Private copies of trusted skills, by tree hash: the hashed bytes are the ones that run.
+"""Private copies of trusted skills by tree hash, which ensure that exactly the hashed bytes run.
 
-Checking a folder and then running from it leaves a moment in which its files can be swapped. So code that is trusted by
-its bytes runs from `~/.agent/code/<hash>`: copied first, then hashed, then executed. No sandbox allows writing there.
+If code ran from the checked folder, its files could be swapped between the check and the start. So code that is
+trusted by its bytes is copied to `~/.agent/code/<hash>`, then hashed, then executed. No sandbox allows writing there.
 Skills that are trusted by location run in place.
 """
 
@@ -22,7 +22,7 @@ from metier.skills.trust.judgement import TRUSTED_BY_LOCATION, check_trusted, di
 
 FOLDER = ".agent/code"
 _UNUSED_SECONDS = 30 * 24 * 3600
-"""A copy that was not used for this long is removed when another one is created."""
+"""Time after the last use of a copy until it can be removed. Copies are removed when another one is created."""
 
 
 def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
@@ -56,7 +56,7 @@ def _get_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
             # The folder changed after it was checked.
             raise refuse_changed(package)
         if target.exists():
-            # The existing copy is damaged, or another process has just created the same one.
+            # The existing copy is damaged, or another process has just created this copy.
             with suppress(OSError):
                 target.rename(aside / "damaged")
         with suppress(OSError):

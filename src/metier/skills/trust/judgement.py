@@ -1,4 +1,4 @@
-"""Trust in a skill: the digest of its files, and the decision if its code may run."""
+"""Trust in a skill: the digest of its files, and whether its code may run."""
 
 import hashlib
 import os
@@ -16,13 +16,13 @@ _FORMAT = b"metier-tree-1\n"
 _CHUNK = 1 << 20
 
 TRUSTED_BY_LOCATION = ("bundled", "workspace", "directory")
-"""Shipped with Metier, or part of the user's project."""
+"""Sources that are trusted by location: bundled with Metier, or part of the user's project."""
 TRUSTED_UNREAD = frozenset({"workspace", "directory"})
 """Sources whose skills are trusted without a review of their bytes."""
 
 
 class TreeDigest(Struct, frozen=True, kw_only=True):
-    """An equal `tree` means the same paths, bytes and executable bits."""
+    """Digest of a folder. An equal `tree` means the same paths, bytes and executable bits."""
 
     tree: str
     """SHA-256 over all files, 64 hexadecimal digits."""
@@ -37,8 +37,8 @@ class _File(Struct, frozen=True, kw_only=True):
     is_executable: bool
 
 
-# Includes compiled files in `__pycache__`: an unreviewed compiled file would be loaded instead of the reviewed source.
-# So programs that run skill code must not write bytecode into the folder.
+# The digest includes compiled files in `__pycache__`, because Python would load an unreviewed one instead of the
+# reviewed source. So programs that run skill code must not write bytecode into the folder.
 def digest_tree(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({})) -> TreeDigest:
     """Fingerprint a folder. `instead` overrides the SHA-256 of files.
 
@@ -61,7 +61,7 @@ def digest_tree(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({
 
 
 def digest_files(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a digest like `tree` of `digest_tree` for a folder with links: it covers link targets and their content.
+    """Return a digest for a folder with links. It covers the targets of links and their content.
 
     Raises `SkillError` if it cannot be read.
     """
@@ -110,7 +110,7 @@ def _is_executable(mode: int) -> bool:
 def _hash_file(path: Path) -> tuple[str, int]:
     content = hashlib.sha256()
     size = 0
-    # O_NOFOLLOW: a link that took the file's place since the walk is an error, not a way out of the folder.
+    # O_NOFOLLOW: if a link replaced the file after the walk, opening it must fail instead of leaving the folder.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -122,7 +122,7 @@ def _hash_file(path: Path) -> tuple[str, int]:
 def is_trusted(package: SkillPackage) -> bool:
     """Return True if a skill is trusted. Reads the whole folder of an installed skill.
 
-    Call it on loading, and again right before something is executed.
+    Call it when a skill is loaded, and again right before its code is executed.
     """
     if package.is_withheld:
         return False
@@ -133,7 +133,7 @@ def is_trusted(package: SkillPackage) -> bool:
     try:
         return digest_tree(package.folder).tree == package.trusted_digest
     except SkillError:
-        # Trusted folders contain no links and are readable.
+        # Every folder that could be trusted was readable and had no links.
         return False
 
 

@@ -1,6 +1,6 @@
 """Workspace trust: `~/.agent/trust/<digest of its path>.json`.
 
-A folder that was created on this machine is trusted. One that came from elsewhere is untrusted until the user runs
+A folder that was created on this machine is trusted. A folder from elsewhere is untrusted until the user runs
 `agent trust`. Its policy, settings and schedules are trusted by content, because they grant permissions in the user's
 name; its definitions and skills are trusted by location: they are the project itself.
 """
@@ -34,30 +34,32 @@ _PASSED_OVER = frozenset({"node_modules", "__pycache__", ".venv"})
 _REPOSITORIES = frozenset({".git", ".hg", ".svn", ".jj"})
 
 VARIABLE = "AGENT_TRUST"
-"""`all`: trust every folder. `named`: trust only folders of `agent trust`. Unset: trust all except clones."""
+"""`all` trusts every folder, `named` only those of `agent trust`. By default, all folders except clones are trusted."""
 _FOLDER = ".agent/trust"
 _OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "schedules.yaml", "hooks.yaml")
 _OWN_FOLDERS = ("agents", "tasks", "skills", "hooks", "commands", "evals")
 _HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hooks")
-"""Hooks of other programs, for `import: claude`. They alone do not make a folder untrusted, but are part of what is
-trusted.
+"""Hooks of other programs, for `import: claude`. They alone don't make a folder untrusted, but trust in a folder includes
+them.
 """
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 _FILES = frozenset({"agent.yaml", *_CONTEXT, *NAMES})
 _SEEN_LINES = 2
-"""Lines of the note about a folder created here: a stamp of its files, and a digest of their bytes."""
+"""Number of lines of the record of a folder created here: a stamp of its files, and a digest of their bytes."""
 
 
-class Brought(Struct, frozen=True, kw_only=True):
+class AgentFiles(Struct, frozen=True, kw_only=True):
+    """The files of a folder that address an agent."""
+
     files: tuple[tuple[str, os.stat_result], ...]
-    """Paths below the folder, sorted, with their status; links are not followed."""
+    """Sorted paths below the folder with their status. Links are not followed."""
     nested: tuple[str, ...]
-    """Folders that are repositories of their own."""
+    """Subfolders that are repositories."""
     is_complete: bool
     """False if there are too many files to list."""
 
 
-def survey(workspace: Path, names: Sequence[str]) -> Brought:
+def survey(workspace: Path, names: Sequence[str]) -> AgentFiles:
     """List the named files and folders with everything below them."""
     files: dict[str, os.stat_result] = {}
     waiting = [path for name in names if not is_unsettled(path := str(workspace / name))]
@@ -79,20 +81,20 @@ def survey(workspace: Path, names: Sequence[str]) -> Brought:
             nested.append(path[start:])
         waiting += [f"{path}/{name}" for name in children if name not in _PASSED_OVER | _REPOSITORIES]
     listed = tuple(sorted(files.items(), key=lambda item: item[0]))
-    return Brought(files=listed, nested=tuple(nested), is_complete=not waiting)
+    return AgentFiles(files=listed, nested=tuple(nested), is_complete=not waiting)
 
 
-def stamp_brought(brought: Brought) -> str:
+def stamp_files(found: AgentFiles) -> str:
     """Return a stamp that changes when a file is written, without reading files."""
-    rows = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in brought.files]
+    rows = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in found.files]
     return hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest()
 
 
-def digest_brought(workspace: Path, brought: Brought) -> str:
+def digest_agent_files(workspace: Path, found: AgentFiles) -> str:
     """Return a digest of all bytes and link targets. Raises `OSError`."""
     left = _MAX_BYTES
     digest = hashlib.sha256()
-    for name, status in brought.files:
+    for name, status in found.files:
         if stat.S_ISLNK(status.st_mode):
             content = os.fsencode((workspace / name).readlink())
         else:
@@ -105,7 +107,7 @@ def digest_brought(workspace: Path, brought: Brought) -> str:
 
 
 type Part = Literal["settings", "policy", "hooks", "schedules"]
-"""Content that is trusted by digest."""
+"""Content that is trusted by its digest."""
 
 
 class TrustRecord(Value):
@@ -116,7 +118,7 @@ class TrustRecord(Value):
     trusted_at: AwareDatetime
     digests: dict[Part, str]
     source: str = ""
-    """Digest of the address it was cloned from: another repository in the same place is not trusted."""
+    """Digest of the clone's address, so that another repository in the same folder is not trusted."""
 
     def is_about(self, workspace: Path) -> bool:
         return not self.source or self.source == get_source(workspace)
@@ -126,19 +128,19 @@ _RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
 
 
 class WorkspaceTrust(Struct, frozen=True, kw_only=True):
-    """The trust of one folder. By default it counts as created here."""
+    """Trust in one folder, which counts as created here by default."""
 
     origin: str = ""
-    """Description of its origin; empty if it does not matter."""
+    """Description of a foreign origin; empty for a folder that was created here."""
     record: TrustRecord | None = None
     brings: tuple[str, ...] = ()
-    """Paths of its files for agents."""
+    """Paths of its files that address an agent."""
     is_directory_named: bool = False
-    """The user named the folder of skills, by a flag or in the environment."""
+    """True if the user chose the folder of skills, by a flag or in the environment."""
     settings_hooks: str = ""
-    """`hooks` of the folder's settings file, in force or not: text of the folder's author."""
+    """`hooks` in the folder's settings file, which its author wrote, effective or not."""
     are_hooks_own: bool = True
-    """The `hooks` in force come from the user's settings, the environment or a flag."""
+    """True if the effective `hooks` come from the user's settings, the environment or a flag."""
 
     @property
     def is_trusted(self) -> bool:
@@ -171,26 +173,26 @@ def get_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> Wor
                 "Write 'all' to trust every folder, 'named' to trust only folders given to `agent trust`, or unset it"
             )
             raise ConfigError(f"Environment variable {VARIABLE} is {other!r}", hint=hint)
-    return _build(workspace, origin, tuple(list_brought(workspace)), home=home)
+    return _build(workspace, origin, tuple(list_agent_files(workspace)), home=home)
 
 
 def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
-    """Decide about a folder. Without a sign of a foreign origin it is the user's, and its files are remembered.
+    """Decide about a folder. Without a sign of a foreign origin it is trusted, and its files are recorded.
 
-    A sign that appears later, such as a remote or the first fetch, does not affect files that are still the same.
+    A later sign, such as a remote or the first fetch, doesn't affect recorded files that are unchanged.
     """
-    names = tuple(list_brought(workspace))
+    names = tuple(list_agent_files(workspace))
     hooked = tuple(name for name in _HOOKED if os.path.lexists(workspace / name))
-    brought = survey(workspace, (*names, *(name for name in hooked if name not in names)))
+    found = survey(workspace, (*names, *(name for name in hooked if name not in names)))
     seen = _path(home, workspace).with_suffix(".seen")
-    if brought.files and brought.is_complete and _read_seen(seen)[:1] == [stamp_brought(brought)]:
-        return MADE_HERE  # nothing was written since the last time
-    origin = find_origin(workspace, nested=brought.nested) or get_unpacked(brought.files, workspace)
+    if found.files and found.is_complete and _read_seen(seen)[:1] == [stamp_files(found)]:
+        return MADE_HERE  # unchanged since the last decision
+    origin = find_origin(workspace, nested=found.nested) or get_unpacked(found.files, workspace)
     if not origin:
-        _remember(workspace, brought, seen)
+        _remember(workspace, found, seen)
         return MADE_HERE
     trust = _build(workspace, origin, names, home=home)
-    if trust.record is None and _is_remembered(workspace, brought, seen):
+    if trust.record is None and _is_remembered(workspace, found, seen):
         return MADE_HERE
     return trust
 
@@ -202,22 +204,22 @@ def _build(workspace: Path, origin: str, names: tuple[str, ...], *, home: Path) 
     return WorkspaceTrust(origin=origin, record=record, brings=names)
 
 
-def _remember(workspace: Path, brought: Brought, seen: Path) -> None:
-    """Remember the files. If that fails, the user is asked once a sign appears."""
-    if not brought.files or not brought.is_complete:
+def _remember(workspace: Path, found: AgentFiles, seen: Path) -> None:
+    """Record the files. If that fails, a later sign of a foreign origin leads to a question."""
+    if not found.files or not found.is_complete:
         return
     with suppress(OSError):
-        content = f"{stamp_brought(brought)}\n{digest_brought(workspace, brought)}\n"
+        content = f"{stamp_files(found)}\n{digest_agent_files(workspace, found)}\n"
         seen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(seen, content.encode("ascii"))
 
 
-def _is_remembered(workspace: Path, brought: Brought, seen: Path) -> bool:
+def _is_remembered(workspace: Path, found: AgentFiles, seen: Path) -> bool:
     known = _read_seen(seen)
-    if len(known) != _SEEN_LINES or not brought.files or not brought.is_complete:
+    if len(known) != _SEEN_LINES or not found.files or not found.is_complete:
         return False
     try:
-        return digest_brought(workspace, brought) == known[1]
+        return digest_agent_files(workspace, found) == known[1]
     except OSError:
         return False
 
@@ -247,7 +249,7 @@ def record_trust(
 
 
 def revoke_trust(workspace: Path, *, home: Path) -> bool:
-    """Delete the user's decision; False if there was none."""
+    """Delete the user's decision. Return False if there was none."""
     try:
         _path(home, workspace).unlink()
     except FileNotFoundError:
@@ -256,7 +258,7 @@ def revoke_trust(workspace: Path, *, home: Path) -> bool:
 
 
 def knows_file(file: Path, *, home: Path) -> bool:
-    """Return True if this file was created here: `note_file` recorded it, and it was not replaced since."""
+    """Return True if `note_file` recorded this file as created here and it was not replaced since."""
     try:
         noted = _path(home, file).with_suffix(".made").read_text(encoding="ascii")
         # 0.2 recorded only the device and the inode.
@@ -266,19 +268,19 @@ def knows_file(file: Path, *, home: Path) -> bool:
 
 
 def note_file(file: Path, *, home: Path) -> None:
-    """Record a file as created here. If that fails, the file counts as foreign."""
+    """Record a file as created here. Without the record, the file counts as foreign."""
     with suppress(OSError):
         path = _path(home, file).with_suffix(".made")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, _identify(file).encode("ascii"))
 
 
-def list_brought(workspace: Path) -> Iterator[str]:
-    """Return the paths of a folder's files for agents."""
+def list_agent_files(workspace: Path) -> Iterator[str]:
+    """Yield the paths of a folder's files that address an agent."""
     own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
     shared = [folder for folder in SKILL_FOLDERS if folder not in own]
     for name in ("agent.yaml", *own, *shared, *_CONTEXT, *NAMES):
-        # While a program runs in a sandbox, an empty folder blocks the name of a file that must not be created.
+        # While a program runs in a sandbox, an empty folder takes the place of a file that it must not create.
         is_held = name in _FILES and (workspace / name).is_dir()
         if os.path.lexists(workspace / name) and not is_held:
             yield name
@@ -300,7 +302,7 @@ def _identify(file: Path) -> str:
 
 
 def _read(path: Path) -> TrustRecord | None:
-    """Read a note; None if it is unreadable, so that nothing counts as trusted."""
+    """Read a decision. An unreadable one is None, so nothing counts as trusted."""
     try:
         return _RECORD.validate_json(path.read_bytes())
     except (OSError, ValidationError):
