@@ -1,4 +1,4 @@
-"""Backtests: replay past runs with a proposed change, and report where they would differ.
+"""Backtests replay past runs with a proposed change, and report where they would differ.
 
 Each run is replayed twice. The exact replay stops at the first entry that would change. The tolerant replay continues
 with recorded replies and results although the prompt changed, until the run would do something that was not recorded.
@@ -50,21 +50,21 @@ class BacktestedRun(Struct, frozen=True, kw_only=True):
     task: str
     entries: int
     exact: int
-    """Number of entries that stay identical."""
+    """Number of entries that are identical."""
     carried: int
-    """Number of entries that follow with recorded replies and results."""
+    """Number of further entries that could use recorded replies and results."""
     first_difference: str = ""
     stops: str = ""
-    """Why the recording ends here; empty if it reaches the end of the run."""
+    """Reason why the replay stops here; empty if it reaches the end of the run."""
     turns_with_other_prompt: tuple[int, ...] = ()
     prompt_tokens: tuple[int, int] = (0, 0)
-    """Estimate for all requests, before and after."""
+    """Estimates for all requests, before and after the change."""
     verdicts: tuple[Change, ...] = ()
     routing: RoutingChange | None = None
     cost_usd: tuple[float | None, float | None] = (None, None)
-    """Before and after; None without a known price."""
+    """Costs before and after the change; None without a known price."""
     problem: str = ""
-    """Why the run could not be replayed."""
+    """Reason why the run could not be replayed."""
 
     @property
     def differs(self) -> bool:
@@ -161,7 +161,7 @@ async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) 
         exact = await replay(row.run_id, entries, services)
         carried = await replay(row.run_id, entries, services, rederive=True)
     except ConfigError:
-        raise  # the change itself cannot be used
+        raise  # the change itself is invalid
     except MetierError as error:
         return BacktestedRun(
             run_id=row.run_id, task=row.task, entries=len(entries), exact=0, carried=0, problem=error.message
@@ -213,7 +213,7 @@ def _name(ranked: SkillsRanked) -> tuple[str, ...]:
 
 
 def _price(entries: Sequence[Entry], proposed: ProposedChange, facts: FactBook) -> tuple[float | None, float | None]:
-    """Return the cost of the run's tokens at the prices of both models. Another model's replies are unknown."""
+    """Return the cost of the run's tokens at the prices of both models, as if both sent the same replies."""
     replies = [entry.reply for entry in entries if isinstance(entry, ModelReplied)]
     started = entries[0]
     if not proposed.model or not replies or not isinstance(started, RunStarted):

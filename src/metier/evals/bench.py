@@ -1,7 +1,7 @@
 """The folder of a case's run, with its workspace, skill and host, and the variants that an eval compares.
 
-<root>/workspace     what the case sets up; definitions too, where an agent or a task is evaluated
-<root>/skills/NAME   the skill that is evaluated
+<root>/workspace     files of the case, and the definitions if an agent or a task is evaluated
+<root>/skills/NAME   the evaluated skill
 """
 
 import os
@@ -46,7 +46,7 @@ SHOWN_ROOT = "/eval"
 
 
 def get_commit(folder: Path, ref: str = "HEAD") -> str:
-    """Return the full ID of a commit; empty without a repository or such a commit."""
+    """Return the full ID of a commit, or an empty string if there is no such commit or no repository."""
     if ref.startswith("-"):
         return ""
     return _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").decode().strip()
@@ -75,7 +75,7 @@ def _get_prefix(folder: Path) -> str:
 
 
 def create_history(workspace: Path, commits: Sequence[Commit], *, is_committed: bool) -> None:
-    """Turn a folder into a repository with these commits; `is_committed` also commits its other files.
+    """Create a repository with these commits in a folder. With `is_committed`, its other files are committed too.
 
     Author and time are fixed, so that a case has the same history everywhere. Raises `UsageError`.
     """
@@ -122,7 +122,7 @@ def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes] | None:
     program = find_program(GIT, "git", os.environ, writable=(folder,))
     if program is None:
         return None
-    # Fixed, and without the user's configuration: the same case must have the same commits everywhere.
+    # Fixed identity and no user configuration, so that a case has the same commits everywhere.
     identity = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY.items()}
     variables = {
         **identity,
@@ -140,7 +140,7 @@ def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes] | None:
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """Conditions of a case's runs: the target itself, or what it is compared with."""
+    """Conditions of a case's runs: those of the target itself, or of a baseline."""
 
     name: str
     with_skill: bool = True
@@ -173,7 +173,7 @@ def build_bench(target: Target, sourced: SourcedCase | None, root: Path, *, vari
 
 
 def list_given(sourced: SourcedCase) -> dict[str, bytes]:
-    """Return the files that the case adds to the workspace: path → content."""
+    """Return the files that the case adds to the workspace, by path."""
     case = sourced.case
     given: dict[str, bytes] = {}
     for name in case.files:
@@ -197,7 +197,7 @@ def list_content(sourced: SourcedCase) -> dict[str, Content]:
 
 
 def open_bench(target: Target, root: Path, *, variant: Variant, case: EvalCase | None, runs: Path) -> Host:
-    """Return the host for these folders, with the user's settings except those that depend on the machine."""
+    """Return the host for these folders, with the user's settings except for machine-dependent ones."""
     host = target.host
     opened = replace(host, settings=_choose_settings(target, root, variant, case, runs), workspace=root / WORKSPACE)
     # The skill was checked before it was copied; definitions keep the trust state of their original folder.
@@ -205,7 +205,7 @@ def open_bench(target: Target, root: Path, *, variant: Variant, case: EvalCase |
 
 
 def list_moved(root: Path, runs: Path, host: Host) -> dict[str, str]:
-    """Return the folders of this machine with their names in recordings."""
+    """Map folders of this machine to their names in recordings."""
     moved = {str(root): SHOWN_ROOT, str(root.resolve()): SHOWN_ROOT, str(runs): f"{SHOWN_ROOT}/runs"}
     moved[str(host.workspace)] = f"{SHOWN_ROOT}/project"
     moved[str(get_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
@@ -280,7 +280,7 @@ def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> Non
 
 
 def _read_policy(sourced: SourcedCase) -> str:
-    """Return the rules of a case: its text, or the content of the file that it names."""
+    """Return the rules of a case, given as text or as the name of a file."""
     text = sourced.case.policy
     if "\n" in text or text.lstrip().startswith("{"):
         return text
@@ -293,7 +293,7 @@ def _read_policy(sourced: SourcedCase) -> str:
 
 
 class FixedIds(Struct, frozen=True):
-    """Uses a fixed ID for the run that is started, and new ones for everything else."""
+    """Gives the started run a fixed ID, and everything else new ones."""
 
     fixed: str
     ids: Ids
@@ -310,7 +310,10 @@ class FixedIds(Struct, frozen=True):
 
 
 def build_variants(target: Target, against: str, *, folder: Path) -> tuple[Variant, ...]:
-    """Return the variants, the target itself first. `folder` gets the files of another commit. Raises `UsageError`."""
+    """Return the variants, starting with the target itself. Files of another commit are written to `folder`.
+
+    Raises `UsageError`.
+    """
     if not against:
         if target.kind != "skill":
             return (Variant(name="now"),)
@@ -327,7 +330,7 @@ def build_variants(target: Target, against: str, *, folder: Path) -> tuple[Varia
 
 
 def _parse_against(target: Target, against: str) -> tuple[str, str]:
-    """Parse `model:NAME`, `agent:ID` or `commit:REF`; without a prefix an agent of the workspace, else a commit."""
+    """Parse `model:NAME`, `agent:ID` or `commit:REF`. Other text is an agent or else a commit."""
     kind, _, name = against.partition(":")
     if kind not in _VARIANT_KINDS or not name:
         kind, name = ("agent" if _is_agent(target, against) else "commit"), against

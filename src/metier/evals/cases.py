@@ -1,4 +1,4 @@
-"""Eval cases, triggers and checks as values. Code decides a check; a sentence needs a judge."""
+"""Values of eval cases, triggers and checks. Code decides most checks; a sentence needs a judge."""
 
 import hashlib
 import re
@@ -57,7 +57,7 @@ def _enter(value: JsonValue, step: Step) -> list[JsonValue]:
 
 
 def anywhere(pattern: str) -> str:
-    """Return an expression for the whole text that finds the pattern anywhere in it."""
+    """Return an expression that matches a whole text with the pattern anywhere in it."""
     return f"(?s:.*)(?:{pattern})(?s:.*)"
 
 
@@ -86,14 +86,14 @@ class Check(Value):
     """Common fields of all checks."""
 
     name: str = ""
-    """Name in reports; by default a description of the check."""
+    """Name in reports. Defaults to a description of the check."""
 
 
 class Text(Check):
     """A check of the run's answer, or of a file in its workspace."""
 
     file: str = ""
-    """Relative to the workspace; empty for the answer."""
+    """Path relative to the workspace; empty for the answer."""
     negate: bool = False
     """Invert the check."""
 
@@ -120,11 +120,11 @@ class JsonSchema(Text):
 
 
 class JsonPath(Text):
-    """A check that a JSON path exists, or of its value."""
+    """A check of the existence or the value of a JSON path."""
 
     check: Literal["json_path"] = "json_path"
     path: Annotated[str, AfterValidator(_check_path)]
-    """`$.totals.files`, `$.items[0].name`, `$.items[*].name`."""
+    """Path such as `$.totals.files`, `$.items[0].name` or `$.items[*].name`."""
     equals: JsonValue = None
     contains: str = ""
     matches: Annotated[str, AfterValidator(_check_pattern)] = ""
@@ -135,7 +135,7 @@ class JsonPath(Text):
 class FileExists(Check):
     check: Literal["file_exists"] = "file_exists"
     path: str = Field(min_length=1)
-    """Relative to the workspace; `*` matches any part of a name."""
+    """Path relative to the workspace; `*` matches any part of a name."""
     negate: bool = False
 
 
@@ -161,7 +161,7 @@ class FileMatches(Check):
 
 
 class ExitCode(Check):
-    """A check of the run's exit code, as `agent run` returns it; with `tool`, of the tool's last call."""
+    """A check of the exit code of `agent run` or, with `tool`, of the tool's last call."""
 
     check: Literal["exit_code"] = "exit_code"
     equals: int = 0
@@ -328,7 +328,7 @@ class Setup(Value):
     files: dict[str, str] = Field(default_factory=dict)
     """Text by path."""
     git: Literal["", "init", "commit"] = ""
-    """Make the folder an empty repository, or one with all files committed."""
+    """Create an empty repository, or one with all files committed."""
     commits: tuple[Commit, ...] = ()
     """History, committed before the files of the case are written."""
 
@@ -347,32 +347,32 @@ class EvalCase(Value):
     prompt: str
     """The user's request; for a task, its input."""
     expected_output: str = ""
-    """For readers, and for a judge if there are no checks."""
+    """Expected answer, for readers of the case. If there are no checks, a judge uses it."""
     files: tuple[str, ...] = ()
-    """Files next to the cases or in the skill's folder, copied to the workspace under their base names."""
+    """Files next to the cases or in the skill's folder. They are copied to the workspace's top level."""
     inputs: dict[str, str] = Field(default_factory=dict)
     """Inputs of a task."""
     setup: Setup = Setup()
     policy: str = ""
-    """Workspace rules in the format of `policy.yaml`; empty for the target's own."""
+    """Rules in the format of `policy.yaml`. Defaults to those of the target."""
     profile: Literal["", "permissive", "guarded", "strict"] = ""
     approvals: Literal["approve", "deny", "wait"] = "approve"
-    """Answer to approval requests, because no user is present."""
+    """Automatic answer to approval requests."""
     provider: str = ""
-    """Model provider for recording and live runs; empty for that of the settings."""
+    """Model provider for recording and live runs. Defaults to that of the settings."""
     budget: Budget = Budget()
     checks: tuple[AnyCheck, ...] = ()
     line: int = 1
 
     @property
     def digest(self) -> str:
-        """Digest of everything that the run receives, without the expectations."""
+        """Digest of the run's input, without the expectations."""
         given = self.model_dump_json(exclude={"checks", "expected_output", "name", "line", "budget", "provider"})
         return hashlib.sha256(given.encode()).hexdigest()
 
 
 class Trigger(Value):
-    """A request with a flag: should the skill be chosen for it?"""
+    """A request, and whether the skill should be chosen for it."""
 
     query: str
     should_trigger: bool

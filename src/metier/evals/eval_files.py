@@ -1,7 +1,7 @@
 """Eval files: `evals/*.json` of a skill, in the formats of several tools, and `.agent/evals/*.yaml`. Runs nothing.
 
 A file is a list of cases, or an object with the list under `evals`. A case has a request (`prompt` or `query`) and
-expectations. Everything that is not understood is reported with file and line.
+expectations. Unknown content is reported with file and line.
 `.agent/evals/*.yaml` has the same cases for the agents, tasks and skills of a workspace:
 
     agent: reviewer            # or task: ID, or skill: NAME
@@ -46,7 +46,7 @@ _ASSERTIONS = (
     "assertions", "expectations", "checks", "expect", "assert", "deterministic_assertions", "expectation", "rubric",
     "criteria", "success_criteria", "must", "graders", "expected_behaviors", "expected_behavior", "evaluation_criteria",
 )  # fmt: skip
-"""Keys of lists of expectations."""
+"""Keys of the lists of expectations."""
 _EXPECTED = ("expected_output", "expected_outcome", "expected", "expected_result")
 _OURS = ("inputs", "setup", "policy", "profile", "approvals", "provider", "budget")
 _CALL = ("script", "args")
@@ -68,7 +68,7 @@ _SENTENCE_KEYS = (
     "text", "description", "assertion", "expectation", "statement", "criterion", "criteria", "condition", "expected",
     "requirement", "question", "rubric", "prompt", "check", "title", "name", "value", "id",
 )  # fmt: skip
-"""Keys for the text of an expectation in other tools, most reliable first."""
+"""Keys for the text of an expectation in other tools, most specific first."""
 _OPERANDS = ("value", "pattern", "regex", "substring", "expected", "contains", "string", "target", "needle")
 _PATHS = ("path", "file", "filename", "target", "value")
 _TOOLS = ("tool", "tool_name", "value", "target")
@@ -131,7 +131,7 @@ def read_evals(folder: Path, *, skill_name: str) -> EvalsReading:
 
 
 def parse_evals(text: str, *, file: str, folder: Path | None = None, skill_name: str = "") -> EvalsReading:
-    """Parse the cases of a text. `folder` is the skill's, for files that cases name."""
+    """Parse the cases of a text. `folder` is the skill's folder, in which cases name files."""
     reading = EvalsReading()
     _read_text(text, file, reading, folder=folder, skill_name=skill_name)
     return reading
@@ -191,7 +191,7 @@ class ParsedSet(NamedTuple):
 
 
 def parse_yaml_set(text: str, *, file: str, folder: Path | None = None) -> ParsedSet:
-    """Parse the cases of a text; None if it names no target."""
+    """Parse the cases of a text. Without a target, the set is None."""
     document = read_yaml(text, file=file)
     root = document.root
     if not isinstance(root, Mapping):
@@ -269,7 +269,7 @@ class _CaseReader:
         self._reading.triggers.append(Trigger(query=query, should_trigger=is_wanted, file=self._file, line=line))
 
     def _find_cases(self) -> tuple[str, tuple[Node, ...]] | None:
-        """Return the cases and the key of their list; an empty key for a list or a single case."""
+        """Find the cases and the key of their list. The key is empty for a list or a single case."""
         if isinstance(self._root, Sequence):
             return "", self._root.items
         if not isinstance(self._root, Mapping):
@@ -392,7 +392,7 @@ def find_case_file(folder: Path, name: str) -> str | None:
 def read_assertion(node: Node, *, file: str) -> AnyCheck | tuple[Problem, ...]:
     """Read an element of `assertions`, `expectations` or a similar list.
 
-    A wrong check is worse than none: an object becomes a check only if it says what to look for. An object that is
+    A wrong check is worse than none, so an object must have an expected value to become a check. An object that is
     neither a check nor a sentence is reported.
     """
     value = read_value(node)
@@ -417,7 +417,7 @@ def read_assertion(node: Node, *, file: str) -> AnyCheck | tuple[Problem, ...]:
 
 
 def _translate(value: Fields) -> Fields | None:
-    """Translate another tool's object to the fields of a check; None if it only describes something."""
+    """Translate another tool's object to the fields of a check. Return None for a mere description."""
     kind = str(value.get("type") or value.get("kind") or value.get("method") or "").lower().replace("-", "_")
     name = _get_sentence(value, but="check") if "name" not in value else str(value["name"])
     label: Fields = {"name": name[:200]}
@@ -466,7 +466,7 @@ def _render(value: JsonValue) -> str:
 
 
 def _list_items(node: Node | None) -> tuple[Node, ...]:
-    """Return a list as it is, and a single value as a list of one."""
+    """Return the items of a list, or a single value as the only item."""
     if isinstance(node, Sequence):
         return node.items
     return () if node is None else (node,)

@@ -1,4 +1,4 @@
-"""Results of an eval: the values, stored as JSON in the runs folder, and their history for the console page."""
+"""Results of evals, their JSON files in the runs folder, and their history for the console page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ class RunRow(Value):
     repetition: int = 1
     status: Status
     reasons: tuple[str, ...] = ()
-    """Why the run is stale, missing or in error."""
+    """Reasons for the status `stale`, `missing`, `error` or `not_run`."""
     grades: tuple[GradeRow, ...] = ()
     run_id: str = ""
     result: str = ""
@@ -80,11 +80,11 @@ class EvalResult(Value):
     model: str = ""
     repeat: int = 1
     variants: tuple[str, ...] = ()
-    """The first is compared with the threshold, the second is its baseline."""
+    """The first variant is compared with the threshold; the second is its baseline."""
     rows: tuple[RunRow, ...] = ()
     budget_used_up: bool = False
     suggested_words: tuple[str, ...] = ()
-    """For the skill's description, if requested."""
+    """Suggested words for the skill's description, if requested."""
 
     @property
     def own(self) -> tuple[RunRow, ...]:
@@ -93,7 +93,7 @@ class EvalResult(Value):
 
     @property
     def share(self) -> float:
-        """Share of the runs that passed. A run that was not checked did not pass."""
+        """Share of the runs that passed. Unchecked runs count as not passed."""
         return sum(row.has_passed for row in self.own) / len(self.own) if self.own else 0.0
 
     @property
@@ -105,7 +105,7 @@ class EvalResult(Value):
 
 
 def judge_grades(grades: Sequence[Grade]) -> Status:
-    """Return failed after one failed check, else passed after one that held, else not checked."""
+    """Return `failed` if a check failed, `passed` if one passed and none failed, else `not_checked`."""
     verdicts = {grade.verdict for grade in grades}
     if "failed" in verdicts:
         return "failed"
@@ -113,7 +113,7 @@ def judge_grades(grades: Sequence[Grade]) -> Status:
 
 
 def build_row(row: RunRow, evidence: Evidence, grades: Sequence[Grade]) -> RunRow:
-    """Return the row with the run's outcome; an existing status such as `stale` stays."""
+    """Return the row with the run's outcome and its existing status."""
     counts: dict[str, int] = {}
     for call in evidence.calls:
         counts[call.tool] = counts.get(call.tool, 0) + 1
@@ -145,7 +145,7 @@ def save_result(runs: Path, result: EvalResult) -> Path:
 
 
 def load_results(runs: Path, *, target: str = "") -> list[EvalResult]:
-    """Load results, oldest first, without unreadable ones."""
+    """Load the readable results, oldest first."""
     found: list[EvalResult] = []
     for file in (runs / FOLDER).glob(f"*/{RESULT}"):
         try:
@@ -188,20 +188,20 @@ class Regression(Struct, frozen=True, kw_only=True):
     after: Status
     is_worse: bool
     is_better: bool
-    """The case passes now. A case that failed and is stale has not improved: it was not checked."""
+    """True if the case passes now. A stale case has not improved, because it was not checked."""
     check: str
-    """The first failing check, or why the case is stale."""
+    """The first failing check, or the reason why the case is stale."""
 
 
 class TargetPage(Struct, frozen=True, kw_only=True):
     target: str
     points: tuple[Point, ...]
-    """Points, oldest first."""
+    """Evals, oldest first."""
     cases: tuple[CaseLine, ...]
     before: Point | None
     """The baseline: the newest eval of another commit, or the previous eval without commits."""
     changes: tuple[Regression, ...]
-    """Changes, regressions first."""
+    """Changed cases, regressions first."""
 
 
 def build_page(results: Sequence[EvalResult]) -> tuple[TargetPage, ...]:

@@ -31,7 +31,7 @@ _SHOWN = 500
 async def call_functions(
     checks: Sequence[PythonCheck], evidence: Evidence, *, target: Target, sourced: SourcedCase, host: Host
 ) -> dict[str, Found]:
-    """Call check functions. One that cannot be called, or raises, fails its check."""
+    """Call check functions. A check fails if its function can't be called or raises."""
     if not checks:
         return {}
     try:
@@ -104,7 +104,7 @@ def open_evidence(archive: Archive, sourced: SourcedCase) -> Evidence:
 async def evaluate(
     row: RunRow, evidence: Evidence, *, target: Target, sourced: SourcedCase, host: Host, judged: Mapping[str, Judged]
 ) -> RunRow:
-    """Return the row with a verdict for every check. `judged` has the judge's verdicts by sentence."""
+    """Return the row with a verdict for every check. `judged` maps sentences to the judge's verdicts."""
     case = sourced.case
     functions = [check for check in case.checks if isinstance(check, PythonCheck)]
     said = await call_functions(functions, evidence, target=target, sourced=sourced, host=host)

@@ -36,7 +36,7 @@ class Call(Struct, frozen=True, kw_only=True):
 class Evidence(Struct, frozen=True, kw_only=True):
     run_id: str
     result: str
-    """The result, or why there is none."""
+    """Result, or the reason why there is none."""
     status: str
     exit_code: int
     calls: tuple[Call, ...] = ()
@@ -48,7 +48,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     cost_usd: float = 0.0
     duration_seconds: float = 0.0
     files: Mapping[str, Content] = field(default_factory=dict[str, Content])
-    """Files after the run: path in the workspace → content."""
+    """Files after the run, by path in the workspace."""
     denials: tuple[str, ...] = ()
     provider: str = ""
     model: str = ""
@@ -107,7 +107,7 @@ def list_calls(entries: Sequence[Entry]) -> list[Call]:
                 started[entry.step_id] = name_call(entry.action)
             case StepFinished():
                 known = started.get(entry.step_id)
-                # A denied call has no intent entry; the decision before it describes the call.
+                # A denied call was not started, so only the decision before it describes the call.
                 tool, arguments = known or _get_planned(entries[:number], entry.step_id)
                 found.append(
                     Call(
@@ -125,7 +125,7 @@ def list_calls(entries: Sequence[Entry]) -> list[Call]:
 
 
 def _shorten(arguments: dict[str, JsonValue], workspace: str) -> dict[str, JsonValue]:
-    """Make workspace paths relative, so that they don't depend on the run's folder."""
+    """Make paths in the workspace relative, so that they don't depend on the run's folder."""
     start = workspace.rstrip("/") + "/"
     return {
         name: value.removeprefix(start) if isinstance(value, str) and value.startswith(start) else value

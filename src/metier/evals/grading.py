@@ -1,6 +1,6 @@
-"""Grades the evidence of a run by the checks of its case. Pure; verdicts of check functions are passed in.
+"""Grades the evidence of a run by the checks of its case. Pure: the verdicts of check functions are passed in.
 
-A sentence is *not checked* until a judge decides about it; it never passes by default.
+A sentence is `not_checked` until a judge decides about it; it never passes by default.
 """
 
 import json
@@ -29,7 +29,7 @@ class Grade(Struct, frozen=True, kw_only=True):
     """The verdict about one check."""
 
     check: str
-    """Kind of the check, e.g. `contains`."""
+    """Kind of the check, such as `contains`."""
     text: str
     """Description of the check in one line."""
     verdict: Verdict
@@ -45,14 +45,14 @@ class Found(Struct, frozen=True):
 
 
 type PythonVerdicts = Callable[[c.PythonCheck], Found | None]
-"""Returns the result of a check function; None if it was not run."""
+"""Returns the result of a check function, or None if it was not run."""
 type SentenceVerdicts = Callable[[c.Sentence], Found | None]
 type Expected = Callable[[str], str | None]
 """Returns the text of a file next to the cases."""
 
 
 class Outside(Struct, frozen=True, kw_only=True):
-    """Verdicts and files from outside of grading."""
+    """Verdicts and files that grading itself can't compute or read."""
 
     python: PythonVerdicts = lambda _: None
     sentences: SentenceVerdicts = lambda _: None
@@ -120,7 +120,7 @@ def _evaluate_text(check: c.Contains | c.Equals | c.Matches | c.JsonSchema | c.J
 def _matches(pattern: str, text: str) -> bool:
     try:
         return compile_pattern(anywhere(pattern))(text)
-    except BadPattern:  # refused when the case was read
+    except BadPattern:  # rejected when the case was read
         return False
 
 

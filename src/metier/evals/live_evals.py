@@ -1,7 +1,7 @@
 """Live evals: a set of runs in its own folder, with a plan that another process can resume.
 
-Each run has a folder and an ID derived from the case, so it is started once. After a kill, the next call with the same
-eval ID resumes the recorded runs: a reply that was paid for is not requested again.
+The folder and the ID of a run are derived from the case, so that it is started only once. After a kill, the next call
+with the same eval ID resumes the recorded runs, so that no model reply is paid for twice.
 
 <runs>/evals/<id>/plan.json    the plan, written before the first run starts
 <runs>/evals/<id>/runs/        journals and store of the runs
@@ -59,13 +59,13 @@ class Slot(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Identifies the run in every process."""
+        """Identifier of the run, the same in every process."""
         words = f"{self.variant.name}\0{self.sourced.file}\0{self.sourced.case.id}\0{self.repetition}"
         return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 class Bench(Struct, frozen=True, kw_only=True):
-    """Folder of an eval's runs."""
+    """Folder and store of an eval's runs."""
 
     folder: Path
     store: Store
@@ -91,7 +91,7 @@ class Driven(Struct, frozen=True, kw_only=True):
 
 
 async def drive_slot(target: Target, slot: Slot, bench: Bench, *, reserved_usd: float | None = None) -> Driven:
-    """Start the run, resume it, or return it if it has ended. A run whose provider failed is started again."""
+    """Start the run, resume it, or return it if it has ended. After a provider failure, start another attempt."""
     for attempt in range(1, _MAX_ATTEMPTS):
         run_id = _name_run(slot, attempt)
         root = bench.locate(slot, attempt)
@@ -163,7 +163,7 @@ async def _drive(
 
 
 def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
-    """Resume a run that its share of the budget had ended, if there is more budget now."""
+    """Build the answer that resumes a run at the limit of its budget, if it has a higher limit now."""
     allowed = runtime.host.settings.runtime.max_cost_usd
     is_over = exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
     if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
@@ -179,7 +179,7 @@ def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
 
 
 class _CaseAnswers(Struct, frozen=True):
-    """Answers every question with the case's answer."""
+    """Answers every approval request with the case's answer."""
 
     case: EvalCase
 
@@ -189,7 +189,7 @@ class _CaseAnswers(Struct, frozen=True):
 
 
 class EvalBudget(Struct):
-    """The budget shared by the runs of one process. Without a limit it only counts."""
+    """The budget shared by the runs of one process. Without a limit, it only adds up costs."""
 
     limit_usd: float | None
     jobs: int = 1
@@ -198,7 +198,7 @@ class EvalBudget(Struct):
     is_used_up: bool = False
 
     def reserve(self, *, remaining: int) -> float | None:
-        """Return the share of the next of `remaining` runs; None without a limit. Check `is_used_up` first."""
+        """Reserve the share of the next of `remaining` runs. Check `is_used_up` afterwards. None without a limit."""
         if self.limit_usd is None:
             return None
         available = self.limit_usd - self.spent_usd - self.set_aside_usd
@@ -215,7 +215,7 @@ class EvalBudget(Struct):
 
 
 class Plan(Value):
-    """Contents of an eval, readable by another process."""
+    """Arguments of an eval, stored so that another process can resume it."""
 
     id: str
     target: str
@@ -223,7 +223,7 @@ class Plan(Value):
     repeat: int = 1
     against: str = ""
     cases: tuple[str, ...] = ()
-    """IDs; empty for all."""
+    """IDs of the cases; empty for all."""
     judge: str = ""
     jobs: int = Field(default=4, ge=1)
     max_cost_usd: float | None = None
@@ -264,7 +264,7 @@ class Session(Struct):
     _runtime: Runtime | None = None
 
     async def run(self, variants: Sequence[Variant], cases: Sequence[SourcedCase]) -> tuple[RunRow, ...]:
-        """Return a row per slot: cases in order, the variants of a case together."""
+        """Run every slot. Return the rows in the order of the cases, with the variants of a case together."""
         self.target.check_trusted()
         slots = [
             Slot(variant=variant, sourced=sourced, repetition=number)
@@ -304,7 +304,7 @@ class Session(Struct):
         return JudgeRun(self.target.host, runtime.store, folder=self.folder, model=self.plan.judge)
 
     async def _count_spent(self, slots: Sequence[Slot], bench: Bench) -> None:
-        """Include the costs of an earlier process."""
+        """Add the costs of earlier processes to the budget."""
         for slot in slots:
             self.budget.spent_usd += await compute_cost(self.target, slot, bench)
 

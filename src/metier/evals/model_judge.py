@@ -1,6 +1,7 @@
-"""A model as judge of sentences: a run of its own without tools, with a schema for its answer, recorded like every run.
+"""A model that judges sentences, in a separate run without tools and with an answer schema, recorded like every run.
 
-The judged text comes from outside. The request contains it as data, and the judge has no tools to misuse.
+The judged text is untrusted. The request contains it as data, and the judge has no tools that an injected instruction
+could misuse.
 """
 
 import json
@@ -47,7 +48,7 @@ _SCHEMA: dict[str, JsonValue] = {
 
 
 class JudgeRun:
-    """Asks one model about the runs of an eval."""
+    """Asks a model about the runs of an eval."""
 
     def __init__(self, host: Host, store: Store, *, folder: Path, model: str) -> None:
         """`model` is a name, or `provider:name`."""
@@ -78,7 +79,7 @@ class JudgeRun:
         file.write_text(load_text("eval_judge"), "utf-8")
 
     async def ask(self, key: str, sentences: Sequence[Sentence], evidence: Evidence) -> tuple[dict[str, Judged], float]:
-        """Return verdicts by sentence and their cost. A sentence that the judge skips has none."""
+        """Return verdicts by sentence, without those that the judge skipped, and their cost."""
         run_id = f"eval-{key}-judge"
         runtime = Runtime(replace(self._host, ids=FixedIds(run_id, self._host.ids)), self._store)
         if await self._store.find_run(run_id) is None:

@@ -1,4 +1,4 @@
-"""The process of an eval's check function: `python -I -m metier.evals.python_caller`. Standard library only."""
+"""The process that calls an eval's check function: `python -I -m metier.evals.python_caller`."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ def _call(file: str, function: str, evidence: object) -> dict[str, object]:
         traceback.print_exc()
         returned = (False, f"{type(error).__name__}: {error}")
     passed, *rest = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else (returned,)
-    # A function without a return value checks with assertions.
+    # A function that returns nothing checks with assertions.
     return {"passed": True if passed is None else bool(passed), "evidence": str(rest[-1]) if rest else ""}
 
 

@@ -1,4 +1,4 @@
-"""Evals from recordings: no key, no network, and a check that each recording is still current."""
+"""Evals from recordings. They need no key and no network, and check that each recording is still current."""
 
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -32,7 +32,7 @@ from metier.tools.base import ToolInfo
 from metier.tools.toolbox import Toolbox
 
 _CAUSES = frozenset({"sources", "project_files", "conversation", "facts", "summary", "step"})
-"""Components of instructions: their sources, and the run's extra context."""
+"""Fields of instructions that are not layers of the prompt prefix."""
 
 ITSELF = Variant(name="")
 
@@ -41,15 +41,15 @@ class Now(Struct, frozen=True, kw_only=True):
     """The current state that a recording is compared with."""
 
     host: Host
-    """A bench with the current target."""
+    """Host of a bench with the current target."""
     store: Store
     files: Mapping[str, str]
 
 
-# The offline provider reads neither instructions nor tool descriptions, so its recordings are stale only if the
-# files of the target or the case changed.
+# The offline provider reads neither instructions nor tool descriptions, so its recordings become stale only by changes
+# of the target's files or the case.
 async def list_stale(recording: CaseRecording, sourced: SourcedCase, now: Now) -> tuple[str, ...]:
-    """Return what changed since the recording, one phrase per change."""
+    """Return one phrase for each change since the recording."""
     if changed := _get_files(recording, sourced, now.files):
         return changed
     archive = recording.archive
@@ -76,7 +76,7 @@ def _get_files(recording: CaseRecording, sourced: SourcedCase, files: Mapping[st
 
 
 async def _list_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
-    """Return layers of the prompt prefix and tools that differ from the recorded ones."""
+    """Describe layers of the prompt prefix and tools that differ from the recorded ones."""
     store = open_archive_store(archive, now.store)
     changed: list[str] = []
     for each in (archive, *archive.children):
@@ -92,7 +92,7 @@ async def _list_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
 
 
 async def _settle_here(archive: Archive, store: RecordedStore, host: Host) -> tuple[Entry, ...]:
-    """Return the journal with the run's settings, but with the current skill folders."""
+    """Return the journal with the run's settings, except for the current skill folders."""
     pins = dict(archive.started.pins)
     for name in (SETTINGS, HOST):
         if name in pins:

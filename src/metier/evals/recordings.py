@@ -65,13 +65,13 @@ class CaseRecording(Struct, frozen=True):
 
 
 def name_recording(case_id: str) -> str:
-    """Return a valid file name. IDs that differ only in special characters get a digest."""
+    """Return a valid file name. It contains a digest if the ID has special characters."""
     safe = _SAFE.sub("-", case_id).strip("-.")[:_MAX_NAME_LENGTH]
     return safe if safe == case_id else f"{safe or 'case'}-{hashlib.sha256(case_id.encode()).hexdigest()[:8]}"
 
 
 def find_recording(sourced: SourcedCase) -> CaseRecording | None:
-    """Read a recording; None without one. Raises `ArchiveRefused` for a modified or unreadable one."""
+    """Find the recording of a case. Raises `ArchiveRefused` if it was modified or is unreadable."""
     base = sourced.recordings / name_recording(sourced.case.id)
     run, note = base.with_name(f"{base.name}.run.gz"), base.with_name(f"{base.name}.json")
     if not run.is_file():
@@ -88,7 +88,7 @@ def write_recording(sourced: SourcedCase, recording: CaseRecording) -> Path:
     base = sourced.recordings / name_recording(sourced.case.id)
     base.parent.mkdir(parents=True, exist_ok=True)
     run = base.with_name(f"{base.name}.run.gz")
-    # No timestamp, so that the same run gives the same bytes.
+    # Without a timestamp, so that the same run produces the same bytes.
     replace_file(run, gzip.compress(render_archive(recording.archive), mtime=0), is_private=False)
     write_note(sourced, recording.note)
     return run
@@ -101,11 +101,11 @@ def write_note(sourced: SourcedCase, note: RecordingNote) -> None:
 
 class Captured(Struct, frozen=True, kw_only=True):
     file: Path
-    """The file of the cases, including this one."""
+    """The case file with the new case."""
     files: tuple[str, ...]
-    """Known initial files of the run."""
+    """Paths of the run's known initial files."""
     unsure: tuple[str, ...]
-    """Those of `files` with their current content, because the original is unknown."""
+    """Paths from `files` whose content is the current one, because the original is unknown."""
     sourced: SourcedCase
     target: Target
 
@@ -155,7 +155,10 @@ def _get_target(archive: Archive) -> str:
 
 
 def _get_given(archive: Archive, workspace: Path) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files before the run: changed ones from the record, files it only read with their current content."""
+    """Return the files before the run, and the paths of those whose content may have changed since.
+
+    Files that the run changed are restored from the record. Files that it only read have their current content.
+    """
     runs = (archive, *archive.children)
     effects = [each for run in runs for each in list_effects(run.run_id, run.entries) if isinstance(each, FileEffect)]
     known: dict[str, bytes] = {}

@@ -173,7 +173,7 @@ def _text(value: str) -> str:
 
 
 def render_junit(results: Sequence[EvalResult]) -> str:
-    """Return a suite per target with a test case per run. A run that was not checked is skipped, never passed."""
+    """Render a suite per target with a test case per run. A run that was not checked is skipped, never passed."""
     root = ET.Element("testsuites", name="agent eval")
     for result in results:
         rows = result.own
@@ -227,8 +227,8 @@ def _clean(text: str) -> str:
 type Json = dict[str, JsonValue]
 
 
-# The format has only passed and failed. A check that was not made counts as failed there; its evidence says so, and
-# the rates exclude it.
+# The format only knows passed and failed. A check that was not made is listed as failed with a note in its evidence,
+# and the rates exclude it.
 def build_grading(row: RunRow) -> Json:
     """Return the `grading.json` of one run."""
     counts = _count_expectations(row)

@@ -1,4 +1,4 @@
-"""Statistics of an eval: rates with intervals per variant, and two variants paired by case. Pure."""
+"""Statistics of an eval: rates with intervals per variant, and the paired difference of two variants. Pure."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ LEVEL = 0.95
 _Z = statistics.NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 _DECIDED = frozenset({"passed", "failed"})
-"""Statuses that say something about quality."""
+"""Statuses that are evidence of quality."""
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class PairedDifference(Struct, frozen=True, kw_only=True):
     interval: Interval
     pairs: int
     better: int
-    """Pairs in which only the first held."""
+    """Number of pairs in which only the first passed."""
     worse: int
 
     @property
@@ -66,8 +66,8 @@ def measure_rate(outcomes: Sequence[bool]) -> Rate:
     return Rate(passed=passed, total=total, interval=get_wilson(passed, total))
 
 
-# The rate is that of these cases. Its interval is the Wilson score interval over all runs; if cases differ in
-# difficulty it is somewhat too wide, never too narrow.
+# The interval is the Wilson score interval over all runs. If cases differ in difficulty, it is somewhat too wide, but
+# never too narrow.
 def get_wilson(passed: int, total: int) -> Interval:
     """Return Wilson's score interval; 0 to 1 without data."""
     if total == 0:
@@ -75,7 +75,7 @@ def get_wilson(passed: int, total: int) -> Interval:
     rate, squared = passed / total, _Z * _Z
     middle = (rate + squared / (2 * total)) / (1 + squared / total)
     half = _Z / (1 + squared / total) * math.sqrt(rate * (1 - rate) / total + squared / (4 * total * total))
-    # Rounding could exceed 0 or 1 at the ends.
+    # Rounding errors could exceed the bounds.
     low = 0.0 if passed == 0 else max(0.0, middle - half)
     high = 1.0 if passed == total else min(1.0, middle + half)
     return Interval(low=low, high=high)

@@ -1,4 +1,4 @@
-"""Eval targets: skills, agents and tasks, with their cases and files. Reads only."""
+"""Eval targets: skills, agents and tasks, with their cases and files."""
 
 import hashlib
 import os
@@ -33,7 +33,7 @@ SKIPPED_FOLDERS = frozenset({EVALS, "__pycache__", ".git", "node_modules", ".ven
 """Folders of a skill that evals don't copy."""
 _DEFINITIONS = (".agent", "context")
 MAX_COPIED_BYTES = 64 * 1024 * 1024
-"""Per file."""
+"""Size limit of each file."""
 
 
 class SourcedCase(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class SourcedCase(Struct, frozen=True, kw_only=True):
 
     case: EvalCase
     folder: Path
-    """Base folder of its file names: that of the skill, or `.agent/evals`."""
+    """Base folder of its file names: the skill's folder, or `.agent/evals`."""
     recordings: Path
     file: str
 
@@ -60,7 +60,7 @@ class Target(Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.id}"
 
     def check_trusted(self) -> None:
-        """Raise `SkillNotTrusted` or `UsageError` for untrusted content: its copy would be trusted."""
+        """Raise `SkillNotTrusted` or `UsageError` for untrusted content, because its copy would be trusted."""
         if self.package is not None:
             check_trusted(self.package)
         own = self.host.workspace / YAML_FOLDER
@@ -87,7 +87,7 @@ class Target(Struct, frozen=True, kw_only=True):
         return read_within(self.host.workspace if self.package is None else self.package.folder, file)
 
     def digest_files(self) -> dict[str, str]:
-        """Return SHA-256 by path."""
+        """Return the SHA-256 of each file, by path."""
         return {path: hashlib.sha256(self.read(file)).hexdigest() for path, file in sorted(self.list_files().items())}
 
 
@@ -224,7 +224,7 @@ def _open_sets(host: Host, kind: TargetKind, name: str) -> _Shared:
         for case in each.cases
     )
     files = {each.file for each in sets}
-    # A file without a usable target is reported for every target: it may be meant for this one.
+    # A file without a usable target is reported for every target, because it may belong to this one.
     usable = {each.file for each in loaded.sets}
     problems = tuple(each for each in loaded.problems if each.file in files or each.file not in usable)
     return _Shared(cases, tuple(trigger for each in sets for trigger in each.triggers), problems)

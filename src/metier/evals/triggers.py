@@ -1,7 +1,8 @@
-"""Trigger evals: is the skill chosen for its requests and for no others? Uses the router of runs; calls no model.
+"""Trigger evals: requests for which the skill must be chosen, and others for which it must not.
 
-Missing words of the description are found by trial: each is added, the catalog is indexed again and every request is
-routed again, so a word that takes requests from other skills is not suggested.
+They use the same router as runs, and call no model. Missing words of the description are found by trial: each is added,
+the catalog is indexed again and every request is routed again. So a word that takes requests from other skills is not
+suggested.
 """
 
 from collections import Counter
@@ -43,13 +44,13 @@ class Suggestion(Struct, frozen=True, kw_only=True):
 
     words: tuple[str, ...]
     before: int
-    """Number of requests that are routed correctly without them."""
+    """Number of requests that are routed correctly without these words."""
     after: int
     total: int
 
 
 def list_rivals(target: Target) -> tuple[RoutableSkill, ...]:
-    """Return the skills that a request could go to: the target, active ones and bundled ones."""
+    """Return the skills that compete for a request: the target, active ones and bundled ones."""
     assert target.package is not None, "only skills are triggered"
     host = target.host
     bundled = [package for package in get_all_skills(host).packages if package.source == "bundled"]
@@ -121,7 +122,7 @@ def build_trigger_cases(target: Target) -> tuple[SourcedCase, ...]:
 def suggest_words(
     name: str, triggers: Sequence[Trigger], skills: Sequence[RoutableSkill], *, min_score: float
 ) -> Suggestion:
-    """Find words of missed requests that would route them to this skill and no others with them."""
+    """Find words of missed requests that would route these, and no others, to this skill."""
     own = next(skill for skill in skills if canonical_name(skill.name) == canonical_name(name))
     others = [skill for skill in skills if skill is not own]
 
@@ -146,7 +147,7 @@ def suggest_words(
 
 
 def _list_words(missed: Sequence[Routed], own: RoutableSkill) -> list[str]:
-    """Return informative words that the skill lacks, most frequent first."""
+    """List informative words that the skill lacks, the most frequent first."""
     known = {stem(word) for word in split_words(f"{own.name} {own.description} {' '.join(own.tags)}")}
     counted: Counter[str] = Counter()
     for routed in missed:

@@ -1,10 +1,10 @@
 """The posting lists of a catalog, which limit ranking to skills that share a word with the request. Pure.
 
-Skills are numbered by name, then id; the smaller number wins a tie. Every posting has its precomputed impact, so that
+Skills are numbered by name, then ID; the smaller number wins a tie. The impact of each posting is precomputed, so that
 ranking only multiplies and adds.
 
 Clauses such as "Do not use for X" are removed from descriptions, because they attract requests for X. Clauses after
-"Use when" resemble requests and count slightly more.
+"Use when" resemble requests and have a slightly higher weight.
 """
 
 import math

@@ -1,10 +1,11 @@
 """Skills that a request calls by name. Pure.
 
-A call is `/name`, `$name`, "the code review skill", a request that is just the name, and, at the start of a sentence or
-after a verb such as "use", a name in backticks or a hyphenated name (`code-review`). A name that merely occurs is not a
-call: "GET endpoint /health" doesn't ask for the skill `health`, nor "our customer-support agent" for the skill
-`customer-support`, and large catalogs have skills named `review` and `image`. A false call would displace the right
-skill. Such words only count as words of the name.
+A call is `/name`, `$name`, "the code review skill" or a request that only consists of the name. At the start of a
+sentence or after a verb such as "use", a name in backticks or a hyphenated name (`code-review`) is also a call.
+
+Other occurrences are not calls: "GET endpoint /health" doesn't ask for the skill `health`, nor "our customer-support
+agent" for the skill `customer-support`, and large catalogs have skills named `review` and `image`. A false call would
+displace the right skill, so such words only count as words of the name.
 """
 
 import re
@@ -16,7 +17,7 @@ from metier.routing.word_lists import FUNCTION_WORDS
 MAX_NAME_LENGTH = 5
 """Maximum number of words of a name next to the word "skill"."""
 MAX_MENTIONS = 32
-"""Maximum number of checked occurrences of "skill" and of names; a request has one or two."""
+"""Maximum number of checked occurrences of "skill" and of names. Requests have one or two; pasted text has many."""
 
 _NOT_NAME = re.compile(r"[\W_]+")
 _SIGIL = re.compile(r"[/$](?<![\w/$.~-][/$])([^\W_][\w.:-]*)(?![\w/])")
@@ -49,7 +50,7 @@ def normal_name(name: str) -> str:
 
 
 def list_named(text: str, by_name: Mapping[str, tuple[int, ...]]) -> list[int]:
-    """List the named skills, the clearest call first: sigil, backticks, hyphenated, next to "skill", alone."""
+    """List the named skills, the clearest calls first: sigil, backticks, hyphenated, next to "skill", whole request."""
     found: dict[int, None] = {}
     for name in _list_names(text, by_name):
         for number in by_name.get(name, ()):

@@ -1,6 +1,6 @@
-"""The prefilter: skills that the model gets with their descriptions, and a fallback if none matches. Pure.
+"""The prefilter selects the skills that the model sees with descriptions, with a fallback if none matches. Pure.
 
-No skill is hidden for good: the others keep their name in the prompt and can be found by search.
+No skill is hidden: the names of the others are still in the prompt, and the model can search for them.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""Ranking of the skills of an index for a request. Pure and deterministic: ties are broken by name, then id.
+"""Ranks the skills of an index for a request. Pure and deterministic: ties are resolved by name, then ID.
 
-There are two passes: the content words of the request select skills, then the best ones are scored in detail (function
-words, share of the request covered, share of the name mentioned). Scores from 0 to 100 have the same meaning in
-catalogs of ten and of ten thousand skills. The constants were fitted to the development split of the data that
-`bench/routing.py` measures with.
+There are two passes. The content words of the request select skills; then the best ones are scored in detail, with
+function words, the share of the request that they cover, and the share of the name that the request mentions. Scores
+from 0 to 100 have the same meaning in catalogs of ten and of ten thousand skills. The constants were fitted to the
+development split of the data that `bench/routing.py` measures with.
 """
 
 import re
@@ -36,7 +36,7 @@ CODE_WEIGHT = 0.6
 _VAGUE_ACTS = frozenset(
     {"add", "build", "check", "create", "find", "list", "look", "make", "set", "show", "update", "write"}
 )
-"""Verbs of so many skills that they are less specific than their object."""
+"""Verbs of many skills, which are less specific than their object."""
 
 _ACT = re.compile(
     r"(?:(?:^|[.!?\n])\s*|\b(?:and|i|let's|lets|me|need|please|then|to|want|we|you)\s+)([a-z]+)", re.IGNORECASE
@@ -158,7 +158,7 @@ def _group_forms(index: IndexTables) -> None:
 
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
-"""Parts of a very long request that are read: users write the request before or after pasted text."""
+"""Parts of a very long request that are read, because users write the request before or after pasted text."""
 REPEAT_SATURATION = 0.5
 PAIR_IMPACT = 0.35
 MAX_PARTS = 6
@@ -171,10 +171,10 @@ MATCHES_SHOWN = 8
 
 FIELDS_BY_BITS = tuple(field_names(bits) for bits in range(16))
 SOLID_EVIDENCE = 0.856
-"""Strength at which scores are halved, chosen so that the best match gets 55 at a strength of 0.9."""
+"""Strength at which scores are halved. With this value, the best match has a score of 55 at a strength of 0.9."""
 STEEPNESS = 4
 NEARNESS_POWER = 0.54
-"""Chosen so that a skill with a third of the best sum keeps 55 % of its score."""
+"""With this value, a skill with a third of the best sum has 55 % of the best score."""
 
 
 class RoutingIndex(Struct, frozen=True):

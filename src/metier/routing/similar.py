@@ -1,6 +1,6 @@
-"""Similar skills by embeddings, and their fusion with the ranking by words.
+"""Values and interface of the search for similar skills, and the fusion of its results with the ranking by words.
 
-Values and the interface; `embeddings` compares vectors, and a replay reads the journal.
+`embeddings` implements the search by comparing vectors, a replay by reading the journal.
 """
 
 from collections.abc import Sequence

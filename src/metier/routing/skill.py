@@ -21,7 +21,7 @@ class RoutableSkill(Struct, frozen=True, kw_only=True):
     description: str = ""
     tags: tuple[str, ...] = ()
     body: str = ""
-    """Markdown after the front matter, which counts less than the other fields."""
+    """Markdown after the front matter, with a lower weight than the other fields."""
 
 
 class MatchedWord(NamedTuple):

@@ -1,8 +1,8 @@
-"""Static embedding models: a vector for each token, and the vector of a text is the sum of theirs.
+"""Static embedding models, which have a vector for each token. The vector of a text is the sum of its tokens' vectors.
 
 The files are only data: `safetensors` reads the weights and `tokenizers` splits the text, both from the extra
-`embeddings`. No pickle is opened, and no code of the folder is run. Every fault of a folder is an `EmbeddingsFailed`
-with a hint.
+`embeddings`. No pickle is opened, and no code from the folder is run. Every problem of a folder is an
+`EmbeddingsFailed` with a hint.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """A cache of embedding vectors on disk, by the hash of the text.
 
-Each model has a file: a header line (format, vector size, checksum), then records of equal size. Numbers are rounded to
-single bytes, which changes a cosine in the third decimal. A damaged file counts as empty.
+Each model has a file with a header line (format, vector size, checksum) and records of equal size. Numbers are rounded
+to single bytes, which changes only the third decimal of a cosine. A damaged file counts as empty.
 """
 
 import hashlib

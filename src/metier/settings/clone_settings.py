@@ -1,7 +1,7 @@
 """Limits on the `agent.yaml` of a cloned folder that the user has not trusted.
 
-A setting is free (it has no security impact), ordered (it can be made stricter, not looser), or reserved for the user.
-A setting that is in neither list is reserved.
+A setting is free (no security impact), ordered (it can be made stricter, but not looser), or reserved for the user.
+Settings in neither list are reserved.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from metier.settings.setting_values import Given, Layer, Origin
 PROFILE = "runtime.profile"
 ENABLED_SKILLS = "skills.enabled"
 UNTRUSTED_PROFILE = "guarded"
-"""Profile of an untrusted folder if the user sets none."""
+"""Profile of an untrusted folder if the user has not set one."""
 
 FREE = frozenset(
     {
@@ -105,7 +105,7 @@ LOWERED = frozenset(
         "sandbox.file_size_mb",
     }
 )
-"""Limits: lower is stricter, none is the loosest."""
+"""Limits: a lower one is stricter, and none is the loosest."""
 _SKILL_WORDS = frozenset({"all", "all-untrusted"})
 _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
@@ -113,17 +113,17 @@ _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 class Narrowed(NamedTuple):
     values: Layer
     withheld: tuple[str, ...]
-    """Ignored keys."""
+    """Keys of ignored settings."""
 
 
 def digest_words(carried: Layer) -> str:
-    """Return a digest of the settings that need trust. Free settings may change without a question."""
+    """Return a digest of the settings that need trust, without free ones, which may change."""
     words = {key: given.value for key, given in carried.items() if key not in FREE}
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
 def narrow(carried: Layer, own: Layer) -> Narrowed:
-    """Return the folder's free settings and stricter values, and the user's values for the rest."""
+    """Merge the folder's free settings and stricter values with the user's values for the rest."""
     values = {key: given for key, given in own.items() if key not in FREE}
     withheld: list[str] = []
     for key, given in carried.items():
@@ -135,7 +135,7 @@ def narrow(carried: Layer, own: Layer) -> Narrowed:
 
 
 def set_profile(own: Layer) -> Layer:
-    """Add the profile of an untrusted folder if the settings have none."""
+    """Add the profile for untrusted folders if the settings have none."""
     return {PROFILE: Given(UNTRUSTED_PROFILE, Origin(kind="default")), **own}
 
 
@@ -154,7 +154,7 @@ def describe_withheld(carried: Layer, keys: tuple[str, ...]) -> list[Problem]:
 
 
 def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
-    """Return True if a value is at least as strict as the other."""
+    """Return True if a value is at least as strict as the user's."""
     if key in ORDERED:
         order, new, old = ORDERED[key], _text(key, given), _text(key, held)
         least = order.index(old) if old in order else len(order) - 1
@@ -172,18 +172,18 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
 
 
 def _is_part(names: frozenset[str], whole: frozenset[str]) -> bool:
-    """Return True if a selection of skills adds none to the other one."""
+    """Return True if every selected skill is part of the other selection."""
     return names <= whole or ("all" in whole and not names & _SKILL_WORDS)
 
 
 def _names(text: str) -> frozenset[str]:
-    """Return the skills of a selection; none for `none`, and the keyword itself for the others."""
+    """Return the names in a selection, including keywords other than `none`."""
     words: list[str] = json.loads(text) if text.startswith("[") else [text]
     return frozenset(canonical_name(word) for word in words if word != "none")
 
 
 def _text(key: str, given: Given | None) -> str:
-    """Return the value as text; the default if there is none."""
+    """Return a value, by default that of the setting, as text."""
     if given is None:
         default = all_leaves()[key].default
         return default if isinstance(default, str) else json.dumps(default)

@@ -1,4 +1,4 @@
-"""Finds the settings file and reads its text. The first file found is used; files are never merged."""
+"""Finds the settings file and reads its text. Only the first file is used; files are never merged."""
 
 import os
 import re
@@ -18,19 +18,19 @@ from metier.definitions.text.yaml_text import MAX_BYTES
 FILE_NAME = "agent.yaml"
 RUNS_KEY = "logging.jsonl_dir"
 
-# Compiled at the first use: a class of that many characters takes 5 ms.
+# Compiled on first use, because a class of that many characters takes 5 ms.
 _NOT_TEXT = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 _MARKS = (FILE_NAME, *WORKSPACE_FOLDERS)
-"""A folder with one of these is a workspace."""
+"""Names that mark a folder as a workspace."""
 
 
 def get_workspace(cwd: Path, *, home: Path) -> Path:
-    """Return the nearest folder from `cwd` upward that is a workspace; `cwd` if there is none.
+    """Return `cwd` or its nearest parent that is a workspace, or `cwd` if there is none.
 
-    It does not search above the root of a repository, in the home folder, whose `.agent` has the user's own skills, or
-    in folders of other users, who could plant a workspace above yours.
+    The search stops at the root of a repository, at the home folder, whose `.agent` contains the user's own skills, and
+    at folders of other users, who could plant a workspace above yours.
     """
     if any(_exists(cwd / name) for name in _MARKS):
         return cwd
@@ -46,7 +46,7 @@ def get_workspace(cwd: Path, *, home: Path) -> Path:
 
 
 def _is_users(path: Path) -> bool:
-    """Return True if the user of this process owns it. Windows has no such ID, and shared folders are rare there."""
+    """Return True if the user of this process owns the path. On Windows, which has no user IDs, this is always true."""
     get_user = getattr(os, "geteuid", None)
     try:
         return get_user is None or os.lstat(path).st_uid == get_user()
@@ -59,11 +59,11 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
 
     path: Path
     name: str
-    """Name in messages: as given, or shortened."""
+    """Name in messages: the path as given, or a short one."""
     was_named: bool
-    """The user named this file: it must exist, and it may be a pipe."""
+    """True if the user named this file. It must exist, and may be a pipe."""
     is_carried: bool = False
-    """It is in the workspace itself, so its author is that of the folder."""
+    """True if it is in the workspace, so that its author is the folder's author."""
 
 
 class FileText(Struct, frozen=True):
@@ -72,7 +72,7 @@ class FileText(Struct, frozen=True):
 
 
 def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
-    """Return `config` if given, else `./agent.yaml`, else the user's own file, if there is one."""
+    """Find the settings file: `config` if given, else `./agent.yaml`, else the user's own file."""
     if config is not None:
         return SettingsFile(path=cwd / config, name=str(config), was_named=True)
     path = cwd / FILE_NAME
@@ -82,7 +82,7 @@ def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, hom
 
 
 def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
-    """Return the user's own file, independent of the current folder."""
+    """Find the user's own file in the configuration folder."""
     path = get_config_folder(environ, home) / FILE_NAME
     if not _exists(path):
         return None
@@ -90,9 +90,9 @@ def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> Setti
 
 
 def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the default runs folder outside of projects; None in a project.
+    """Return the default runs folder outside of projects, or None in a project.
 
-    The home folder and the root of a disk are not projects. Existing runs there, from an earlier version, stay in use.
+    The home folder and a root folder are not projects. Runs that an earlier version stored there stay in use.
     """
     if cwd not in (home, Path(cwd.anchor)) or (cwd / "runs" / "state.db").exists():
         return None
@@ -100,7 +100,7 @@ def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> P
 
 
 def read_text(file: SettingsFile) -> FileText:
-    """Return the text of the file. Never raises: problems are in `problems`."""
+    """Read the text of the file. Never raises; problems are in `problems`."""
     try:
         mode = file.path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -112,7 +112,7 @@ def read_text(file: SettingsFile) -> FileText:
         if file.is_carried:
             raw = read_contained(file.path, within=file.path.parent, limit=MAX_BYTES)
         else:
-            # Given by the user, or in their configuration folder, which is often a link to their dotfiles.
+            # Chosen by the user, or in their configuration folder, which is often a link to their dotfiles.
             with file.path.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -151,11 +151,11 @@ def _hint_for(file: SettingsFile, error: Exception) -> str:
 
 
 def _exists(path: Path) -> bool:
-    """Return True if the name exists, even as a broken link: skipping a broken file would hide it."""
+    """Return True if the path exists, even as a broken link, so that a broken file is reported instead of skipped."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        # A service that runs with another user's home often has no permission for that folder.
+        # Services often run with the home folder of another user, without permission to read it.
         return False
     except OSError:
         return True

@@ -1,4 +1,4 @@
-"""Settings by dotted key, derived from the models: types, words, bounds and variables. Knows no values."""
+"""Settings by dotted key, derived from the models: types, allowed words, bounds and environment variables."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from metier.definitions.nearest import find_nearest, list_nearest
 from metier.settings.sections import STRUCTURED, Settings
 
 PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir", "model.facts_file", "routing.embeddings.folder"})
-"""Relative to the current directory; a leading `~` is the home folder."""
+"""Paths relative to the current directory. A leading `~` is the home folder."""
 
 OLDER_NAMES: Mapping[str, str] = {
     "skills.enabled": "AGENT_SKILLS",
@@ -31,7 +31,7 @@ OLDER_NAMES: Mapping[str, str] = {
 NOT_SETTINGS = frozenset(
     {"AGENT_PYTHON", "AGENT_IDEMPOTENCY_KEY", "AGENT_RESUME_SECRET", "AGENT_WORKER_BROKER_URL", "AGENT_TRUST"}
 )
-"""Variables with the prefix of settings and another meaning."""
+"""Variables that have the prefix of settings but are not settings."""
 
 
 _TYPE_WORDS: dict[object, str] = {
@@ -62,12 +62,12 @@ class Leaf(Struct, frozen=True, kw_only=True):
     kinds: tuple[object, ...]
     """Types of its value: `bool`, `int`, `float`, `str`, `tuple`, `Literal`, `NoneType`."""
     words: tuple[str, ...]
-    """Allowed words, if it takes words."""
+    """Allowed words, for a setting that takes words."""
     bounds: tuple[str, ...]
     default: object
     description: str
     is_structured: bool = False
-    """Files may contain lists and mappings here; the value is their JSON."""
+    """True if files can contain lists and mappings here. The value is their JSON."""
 
     @property
     def is_bool(self) -> bool:
@@ -130,7 +130,7 @@ def _leaves_of(model: type[BaseModel], prefix: str) -> Iterator[Leaf]:
 
 
 def _members(annotation: object) -> Iterator[object]:
-    """Return the parts of an annotation: aliases, constraints and unions are expanded."""
+    """Yield the types in an annotation. Aliases, constraints and unions are expanded."""
     if isinstance(annotation, TypeAliasType):
         yield from _members(annotation.__value__)
     elif get_origin(annotation) is Annotated:
@@ -154,7 +154,7 @@ def _bounds_of(field: FieldInfo) -> Iterator[str]:
 
 
 def find_nearest_key(key: str, siblings: Iterable[str], keys: Iterable[str]) -> str | None:
-    """Return the setting that a misspelled `key` probably means: the same key in another section, or a sibling."""
+    """Find the setting that a misspelled `key` may mean: the same key in another section, or a similar one."""
     name = key.rpartition(".")[2]
     known = list(keys)
     moved = [other for other in known if other.rpartition(".")[2] == name]

@@ -1,4 +1,4 @@
-"""The sources of settings: file, environment variables and flags. Each is checked against the models.
+"""The sources of settings: file, environment variables and flags, each checked against the models.
 
 Problems name their source: a key with file and line, a variable, or a flag.
 """
@@ -32,7 +32,7 @@ from metier.settings.setting_values import (
 type Tree = dict[str, object]
 
 _TOGETHER = "together"
-"""Type of an error about two settings, which only the merged layers can show."""
+"""Type of an error about two settings, which can only be checked in the merged layers."""
 _WHOLE_NUMBER = re.compile(r"[-+]?\d+")
 _PATTERN_PHRASES = {
     "_env": "must be the name of an environment variable (letters, digits and _)",
@@ -48,7 +48,7 @@ class SourceLayer(Struct, frozen=True):
 
 
 def read_file(file: SettingsFile) -> SourceLayer:
-    """Return the settings of a file, with the problems of its text and keys."""
+    """Read the settings of a file, with the problems of its text and keys."""
     content = read_text(file)
     if content.problems:
         return SourceLayer({}, content.problems)
@@ -60,7 +60,7 @@ def read_file(file: SettingsFile) -> SourceLayer:
 
 
 class _Walk(Struct):
-    """Collects values and problems from the sections."""
+    """Collects values and problems from the sections of a file."""
 
     file: str
     problems: list[Problem]
@@ -128,7 +128,7 @@ class _Walk(Struct):
 
 
 def _find_secret(entry: Entry) -> int | None:
-    """Return the line of a value, or of a list item, that looks like a secret."""
+    """Find the line of a value or list item that looks like a secret."""
     if isinstance(entry.value, Sequence):
         secrets = (item.line for item in entry.value.items if isinstance(item, Scalar) and looks_secret(item.value))
         return next(secrets, None)
@@ -136,7 +136,7 @@ def _find_secret(entry: Entry) -> int | None:
 
 
 def read_environment(environ: MappingABC[str, str]) -> SourceLayer:
-    """Return the settings of the environment. An empty variable counts as unset."""
+    """Read the settings of the environment. Empty variables count as unset."""
     values: Layer = {}
     warnings: list[Problem] = []
     for leaf in all_leaves().values():
@@ -150,7 +150,7 @@ def read_environment(environ: MappingABC[str, str]) -> SourceLayer:
 
 
 def split_text(leaf: Leaf, text: str) -> Plain:
-    """Split a list on one line: JSON, or items separated by commas."""
+    """Split a list that is written as JSON, or as items separated by commas."""
     if not leaf.takes_list or text.strip() in leaf.words:
         return text.strip()
     items = read_json_list(text)
@@ -160,7 +160,7 @@ def split_text(leaf: Leaf, text: str) -> Plain:
 
 
 def read_json_list(text: str) -> list[Plain] | None:
-    """Parse a JSON list of texts; None for other text."""
+    """Parse a JSON list of texts. Return None for anything else."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -174,7 +174,7 @@ def read_json_list(text: str) -> list[Plain] | None:
 
 
 def list_unknown_variables(environ: MappingABC[str, str], *, used: Collection[str]) -> Iterator[Problem]:
-    """Warn about variables with the prefix of settings that are neither settings nor `used` for something else."""
+    """Warn about variables with the prefix of settings that are neither settings nor `used` otherwise."""
     known = {name for key in all_leaves() for name in variables_of(key)}
     for name in sorted(environ):
         if name.startswith("AGENT_") and name not in known | NOT_SETTINGS and name not in used:
@@ -191,7 +191,7 @@ def _outvoted(present: list[str], environ: MappingABC[str, str]) -> Iterator[Pro
 
 
 def _nearest_variable(name: str, known: set[str]) -> str | None:
-    """Find the nearest variable. The common prefix, which would make all names similar, and case are ignored."""
+    """Find the nearest variable. Case is ignored, and so is the prefix, which would make all names similar."""
     endings = {variable.removeprefix("AGENT_").lower(): variable for variable in sorted(known)}
     nearest = find_nearest(name.removeprefix("AGENT_").lower(), endings)
     return endings[nearest] if nearest else None
@@ -211,7 +211,7 @@ def read_flags(flags: MappingABC[str, str]) -> SourceLayer:
 
 
 def check_alone(layer: Layer) -> list[Problem]:
-    """Return the problems of one layer's values."""
+    """Check the values of one layer. Return the problems."""
     problems: list[Problem] = []
     good: Layer = {}
     for key, given in layer.items():
@@ -230,7 +230,7 @@ def check_alone(layer: Layer) -> list[Problem]:
 
 
 def check_together(layer: Layer) -> list[Problem]:
-    """Return conflicts between the values of the merged layers."""
+    """Check the merged layers. Return conflicts between values."""
     return [_describe_pair(layer, error) for error in _validate(layer)[1] if error["type"] == _TOGETHER]
 
 
@@ -295,7 +295,7 @@ def _validate(layer: Layer) -> tuple[dict[str, object], list[ErrorDetails]]:
 
 
 def _tree(layer: Layer) -> Tree:
-    """Return the nested form for the models."""
+    """Nest the values by section, as the models expect them."""
     sections: dict[str, Tree] = {"": {}}
     for key, given in layer.items():
         prefix, _, name = key.rpartition(".")
@@ -317,7 +317,7 @@ def _typed(leaf: Leaf, value: Plain) -> object:
 
 
 def _key_of(error: ErrorDetails) -> str:
-    """Return the setting of an error, without positions in a list or a union."""
+    """Return the key of an error's setting, without positions in a list or a union."""
     key = ""
     for part in error["loc"]:
         key = f"{key}.{part}" if key else str(part)
@@ -346,7 +346,7 @@ def _describe(key: str, given: Given, error: ErrorDetails) -> Problem:
 
 
 def _describe_pair(layer: Layer, error: ErrorDetails) -> Problem:
-    """Report two conflicting settings at the location of the one that the user set."""
+    """Describe two conflicting settings at the location of the one that the user set."""
     key = _key_of(error)
     other = f"{key.rpartition('.')[0]}.{error.get('ctx', {})['other']}"
     origin = (layer.get(key) or layer[other]).origin

@@ -1,4 +1,7 @@
-"""Resolves the settings: flag > environment > file > default. Problems of all sources are reported together."""
+"""Resolves the settings. Flags override the environment, the file and the defaults, in this order.
+
+The problems of all sources are reported together.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,24 +39,24 @@ _BY_USER = ("flag", "environment")
 class LoadedSettings(Struct, frozen=True, kw_only=True):
     settings: Settings
     origins: Mapping[str, Origin]
-    """Source of each value, for every setting by dotted key."""
+    """Source of every setting's value, by dotted key."""
     file: Path | None
     """The settings file, if one was found."""
     warnings: tuple[Problem, ...]
     trust: WorkspaceTrust
-    """Trust of this folder."""
+    """Trust in this folder."""
     words: str
-    """Digest of the folder's settings that need trust; see `clone_settings.digest_words`."""
+    """Digest of the settings that need trust; see `clone_settings.digest_words`."""
     carried: tuple[str, ...]
-    """Keys of the folder's file that need trust."""
+    """Keys in the folder's file that need trust."""
 
 
 def load_settings(
     *, flags: Mapping[str, str], environ: Mapping[str, str], cwd: Path, home: Path, config: Path | None
 ) -> LoadedSettings:
-    """Read and merge all sources; `flags` are texts by dotted key. Writes and starts nothing.
+    """Read and merge all sources. `flags` maps dotted keys to text. Writes and starts nothing.
 
-    The file of a cloned folder counts only as far as the user trusted it. Raises `ConfigError` with every problem.
+    The file of an untrusted clone can only restrict the settings. Raises `ConfigError` with every problem.
     """
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
     trust = get_trust(cwd, home=home, environ=environ)
@@ -101,11 +104,11 @@ class _EffectiveFile(Struct, frozen=True, kw_only=True):
     words: str
     carried: tuple[str, ...] = ()
     hooks: Given | None = None
-    """Hooks of a file in the folder, effective or not."""
+    """Hooks in the folder's own file, effective or not."""
 
 
 def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
-    """Return True if the rules of a trusted folder changed: a rule that asked may be missing now."""
+    """Return True if the rules of a trusted folder changed. They may lack a rule that required approval."""
     if trust.record is None:
         return False
     try:
@@ -117,7 +120,7 @@ def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
 def _read_effective(
     file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None, is_policy_changed: bool
 ) -> _EffectiveFile:
-    """Return the whole file, or, for an untrusted folder, its allowed part on top of the user's file."""
+    """Read the file. In an untrusted folder, its allowed part is merged with the user's own file."""
     read = read_file(file) if file else SourceLayer()
     problems = (*read.problems, *check_alone(read.values))
     is_carried = file is not None and file.is_carried
@@ -147,9 +150,9 @@ def _read_effective(
 
 
 def _inherit_profile(values: Layer, own: SettingsFile | None) -> Layer:
-    """Add the profile of the user's own file if the folder's file names none.
+    """Add the profile of the user's own file if the folder's file has none.
 
-    Who chose `guarded` for all folders would otherwise lose it in each one with an `agent.yaml`, without a word.
+    Otherwise a user who chose `guarded` for all folders would silently lose it in every folder with an `agent.yaml`.
     """
     if own is None or PROFILE in values:
         return values
@@ -182,7 +185,7 @@ def _describe_change(is_changed: bool) -> tuple[Problem, ...]:  # noqa: FBT001  
 
 
 def _note_origins(trust: WorkspaceTrust, merged: Layer, *, carried_hooks: Given | None) -> WorkspaceTrust:
-    """Record the source of the values that trust depends on: the user, or the folder's author."""
+    """Record if the user or the folder's author set the values that trust depends on."""
     directory, hooks = merged.get("skills.dir"), merged.get(HOOKS_KEY)
     is_overridden = hooks is not None and hooks.origin.kind in _BY_USER
     text = "" if carried_hooks is None or is_overridden else str(carried_hooks.value or "")
@@ -195,7 +198,10 @@ def _note_origins(trust: WorkspaceTrust, merged: Layer, *, carried_hooks: Given 
 
 
 def _merge(*layers: Layer) -> Layer:
-    """Merge the layers, lowest first. `model.name` may contain its provider, else its layer's provider applies."""
+    """Merge the layers, in ascending precedence.
+
+    `model.name` can contain its provider; otherwise the provider of the same layer applies.
+    """
     merged: Layer = {}
     for layer in layers:
         before, merged = merged, merged | layer
@@ -208,7 +214,7 @@ def _merge(*layers: Layer) -> Layer:
 
 
 def _add_default_model(merged: Layer, environ: Mapping[str, str]) -> Layer:
-    """Add the default model of the provider. Without a provider, the only key that is set chooses it."""
+    """Add the provider's default model. The default provider is the one whose key is set, if there is only one."""
     if _PROVIDER not in merged:
         keys = _list_keys(merged, environ)
         if len(keys) == 1:
@@ -219,7 +225,7 @@ def _add_default_model(merged: Layer, environ: Mapping[str, str]) -> Layer:
 
 
 def _list_keys(merged: Layer, environ: Mapping[str, str]) -> list[Given]:
-    """Return the providers that have a key, each with its variable."""
+    """List the providers whose key is set, with the variable as their origin."""
     found: list[Given] = []
     for name, usual in KEY_VARIABLES.items():
         own = merged.get(f"model.providers.{name}.api_key_env")
@@ -230,7 +236,7 @@ def _list_keys(merged: Layer, environ: Mapping[str, str]) -> list[Given]:
 
 
 def _route(name: Given, provider: Given | None, before: Given | None) -> Layer:
-    """Return provider and model for the name in a layer."""
+    """Split the name of a layer into provider and model."""
     if not isinstance(name.value, str):
         return {}
     if provider is not None:

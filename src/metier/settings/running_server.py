@@ -1,4 +1,4 @@
-"""Address and token of the workspace's running server, in files that only its user may read."""
+"""Address and token of the workspace's running server, in files that only its user can read."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from metier.definitions.files.whole_file import replace_file
 from metier.errors import UsageError
 
 SERVERS = Path(".agent/servers")
-"""In the home folder; one folder per address of a server."""
+"""Relative to the home folder. Contains a folder for each server address."""
 TOKEN_VARIABLE = "AGENT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
-"""Alternative to the token file: a server uses its value, a command sends it."""
+"""Overrides the token file for servers and for the commands that connect to them."""
 
 _FILE = "served.json"
 
@@ -26,7 +26,7 @@ def get_private_folder(home: Path, *, host: str, port: int) -> Path:
 
 
 def write_token(folder: Path, token: str) -> Path:
-    """Write the token, with private permissions from the first byte. Raises `UsageError`."""
+    """Write the token to a file that is private from the start. Raises `UsageError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -41,7 +41,7 @@ def write_token(folder: Path, token: str) -> Path:
 
 
 def remove_token(file: Path, token: str) -> None:
-    """Delete the token, unless another server uses the address by now."""
+    """Delete the token, unless another server has started at the address."""
     try:
         if file.read_text(encoding="ascii").strip() == token:
             file.unlink()
@@ -74,13 +74,13 @@ class Served(Struct, frozen=True, kw_only=True):
 
 
 def write_served(folder: Path, *, url: str, workspace: Path) -> None:
-    """Record the address when the server starts to listen, next to its token."""
+    """Record the address next to the token, when the server starts to listen."""
     said = {"url": url, "workspace": str(workspace), "pid": os.getpid()}
     replace_file(folder / _FILE, json.dumps(said).encode())
 
 
 def remove_served(folder: Path) -> None:
-    """Delete the record, unless another server uses the address by now."""
+    """Delete the record, unless another server has started at the address."""
     if _read(folder / _FILE).get("pid") == os.getpid():
         (folder / _FILE).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""`Settings`, the model of `agent.yaml`, with the sections that belong to no other package. None contains a secret."""
+"""`Settings`, the model of `agent.yaml`, and the sections without a package of their own. They contain no secrets."""
 
 from typing import Annotated, Literal
 
@@ -82,7 +82,7 @@ class PluginsOptions(Value):
 
 
 type UserEntry = Annotated[str, Field(pattern=rf"^[^\s:]{{1,64}}:{_ROLE}:[0-9a-f]{{64}}$")]
-"""`name:role:digest` or `name:role+grant:digest`; the digest is the SHA-256 of the user's token in hexadecimal."""
+"""`name:role:digest` or `name:role+grant:digest`, with the hexadecimal SHA-256 of the user's token."""
 
 
 class ServerOptions(Value):
@@ -203,7 +203,7 @@ class WorkerOptions(Value):
 
 
 STRUCTURED = "structured"
-"""Marks a setting that files write as lists and mappings, and that is stored as JSON."""
+"""Marks a setting that is a list or mapping in files and is stored as JSON."""
 
 
 class Settings(Value):

@@ -1,4 +1,4 @@
-"""Values of settings: lookup by dotted key, origin, text form, and masking of secrets."""
+"""Values of settings: lookup by dotted key, origin, formatting, and masking of secrets."""
 
 import functools
 import json
@@ -52,12 +52,12 @@ def has_password(value: str) -> bool:
 
 
 def mask(value: str) -> str:
-    """Return the value for display, with keys and passwords of addresses masked."""
+    """Mask keys, and passwords in addresses, for display."""
     return _CUT_SHORT.sub(MARK, _IN_QUERY.sub(rf"\g<start>{MARK}", _redactor().redact(value)))
 
 
 def quote(value: str) -> str:
-    """Return the value for a message: masked, shortened, escaped and quoted."""
+    """Format the value for a message: masked, shortened, escaped and quoted."""
     return repr(cut_end(mask(value), _MAX_SHOWN_LENGTH))
 
 
@@ -78,7 +78,7 @@ def get_value(settings: Settings, key: str) -> object:
 
 
 def show_value(value: object) -> Shown:
-    """Return the value for JSON output, masked."""
+    """Convert the value for JSON output, with secrets masked."""
     match value:
         case str():
             return mask(value)
@@ -91,7 +91,7 @@ def show_value(value: object) -> Shown:
 
 
 def render_value(value: object) -> str:
-    """Return the value as YAML, quoted if necessary."""
+    """Format the value as YAML, quoted if necessary."""
     shown = show_value(value)
     match shown:
         case bool() | None:
@@ -107,7 +107,7 @@ def render_value(value: object) -> str:
 
 
 def _scalar(text: str, *, in_list: bool) -> str:
-    """Return a plain scalar for harmless characters, else JSON quoting, which is valid YAML."""
+    """Format a text as a plain scalar if that is safe, else quoted as JSON, which is valid YAML."""
     harmless = all(character.isalnum() or character in "_-./" for character in text)
     is_word = bool(text) and text[0].isalpha() and text.lower() not in _MEANT_OTHERWISE
     starts_as_path = text.startswith(("./", "/", "../"))
@@ -120,7 +120,7 @@ type OriginKind = Literal["flag", "environment", "file", "default"]
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Source of a value. `file` and `line` are set for the kind `file`."""
+    """The source of a value. The kind `file` has `file` and `line`."""
 
     kind: OriginKind
     variable: str = ""

@@ -1,4 +1,4 @@
-"""The text of a new `agent.yaml`, rows for reference pages, and the JSON Schema, all from the models."""
+"""Generates a new `agent.yaml`, the rows of reference pages, and the JSON Schema from the models."""
 
 import textwrap
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 class SettingRow(NamedTuple):
     key: str
-    """Dotted, such as `model.providers.anthropic.base_url`."""
+    """Dotted key, such as `model.providers.anthropic.base_url`."""
     type: str
     default: str
-    """In YAML."""
+    """Default value as YAML."""
     allowed: tuple[str, ...]
     """Allowed words, or bounds; empty if any value of the type is valid."""
     variables: tuple[str, ...]
@@ -53,7 +53,7 @@ def setting_rows() -> list[SettingRow]:
 
 
 def render_template() -> str:
-    """Return a file with all defaults."""
+    """Render an `agent.yaml` with all defaults."""
     rows = {row.key: row for row in setting_rows()}
     return "\n".join([_HEAD, *_section(Settings, rows, prefix="")]).rstrip() + "\n"
 
@@ -95,6 +95,6 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def build_schema() -> dict[str, object]:
-    """Return a JSON Schema 2020-12: every section and key with its description, default, words and bounds."""
+    """Build a JSON Schema 2020-12 with descriptions, defaults, allowed words and bounds of all settings."""
     schema: dict[str, object] = Settings.model_json_schema(mode="validation")
     return {"$schema": DIALECT, **schema, "title": "agent.yaml"}

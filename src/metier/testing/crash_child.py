@@ -1,8 +1,8 @@
-"""A process of the crash kit: continues a scenario after the kill of an earlier process, to its end.
+"""A process of the crash kit that starts a scenario, or continues it after an earlier process was killed.
 
-`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once. For each JSON line on its standard input
-it forks a process that runs the scenario, several at once if requested, and prints the exit code of each. A fork in
-which nothing ran before behaves like a new process, and starts faster.
+`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once. For each JSON line on standard input it
+forks a process that runs the scenario, and prints the exit code of each. Several can run at once. A fork of a process
+that has only loaded modules behaves like a new process, but starts faster.
 """
 
 import gc
@@ -38,7 +38,7 @@ from metier.values import Value
 
 OUTCOME = "outcome.json"
 MAX_ROUNDS = 60
-"""A run that needs more answers does not terminate."""
+"""Maximum number of answers. A run that needs more would not terminate."""
 
 
 class Order(Value):
@@ -50,9 +50,9 @@ class Order(Value):
     index: int = 0
     action: Literal["kill", "stop"] = "kill"
     ahead_seconds: float = 0
-    """Offset of the process's clock: a minute ahead, leases of 15 seconds have expired."""
+    """Offset of the process's clock. A minute ahead, leases of 15 seconds have expired."""
     outcome: str = OUTCOME
-    """File in the folder that receives the outcome. The process ID is in the file of that name with `.pid`."""
+    """Name of the file for the outcome. The process ID is written to the same name with `.pid` appended."""
 
     @property
     def point(self) -> CrashPoint | None:
@@ -63,7 +63,7 @@ class Outcome(Value):
     """The outcome of a process that reached the end of the scenario."""
 
     error: str = ""
-    """Class and message of an exception."""
+    """Class and message of the exception, if one was raised."""
     status: str = ""
     result: str = ""
     turns: int = 0
@@ -75,13 +75,13 @@ class Outcome(Value):
     runs: int = 1
     """Number of runs: the run itself and its children."""
     problems: tuple[str, ...] = ()
-    """Differences between journal and event log."""
+    """Descriptions of differences between the journal and the event log."""
     resume_seconds: float = 0
     """Time from the start of the process to its first event."""
 
 
 class MachineAhead(Struct, frozen=True):
-    """This machine with its uptime shifted, as after a suspended process."""
+    """This machine with a shifted uptime, as a process sees it after a suspension."""
 
     real: SystemMachine
     seconds: float
@@ -100,9 +100,9 @@ class MachineAhead(Struct, frozen=True):
 
 
 def load_build(file: Path, function: str) -> Build:
-    """Load the scenario's function from its file; tests need not be importable."""
+    """Load the scenario's function from its file, because test files may not be importable as modules."""
     if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))  # it may import its neighbours
+        sys.path.insert(0, str(file.parent))  # the file may import others of its folder
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -284,6 +284,7 @@ def serve(build: Build) -> None:
 def main() -> None:
     file, function = sys.argv[1:]
     build = load_build(Path(file), function)
+    # Forks share the memory of loaded modules, as long as the garbage collector doesn't write to it.
     gc.collect()
     gc.freeze()
     serve(build)

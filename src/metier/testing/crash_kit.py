@@ -1,4 +1,4 @@
-"""Kills a run with SIGKILL at every point that leaves a trace, lets new processes continue it, and checks the result.
+"""Kills a run with SIGKILL at every point that leaves a trace, resumes it in new processes, and checks the result.
 
     report = check_crashes(build)
     assert report.ok, report.render()
@@ -32,11 +32,11 @@ from metier.testing.crash_scenario import Build
 from metier.tools.effects import Effect
 
 ORPHAN_SECONDS = 5.0
-"""Time limit for the processes of a killed agent to end."""
+"""Time in which the child processes of a killed agent must end."""
 
 
 def record_effect(effects: Path, *, effect: Effect, name: str, key: str) -> None:
-    """Append an effect to the file, so that duplicate and lost effects can be counted."""
+    """Append an effect to the file, so that duplicate and lost effects can be detected."""
     line = json.dumps({"effect": effect, "name": name, "key": key}) + "\n"
     descriptor = os.open(effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -48,14 +48,14 @@ def record_effect(effects: Path, *, effect: Effect, name: str, key: str) -> None
 
 
 def read_effects(effects: Path) -> list[dict[str, str]]:
-    """Return the effects that `record_effect` recorded."""
+    """Read the effects recorded by `record_effect`."""
     if not effects.exists():
         return []
     return [json.loads(line) for line in effects.read_text(encoding="utf-8").splitlines()]
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
-    """The outcome of the undisturbed run."""
+    """The outcome of the run without a kill."""
 
     points: tuple[CrashPoint, ...]
     outcome: Outcome
@@ -65,14 +65,14 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class CrashOutcome(Struct, frozen=True, kw_only=True):
-    """A kill and its consequences."""
+    """The consequences of a kill."""
 
     point: CrashPoint
     violations: tuple[str, ...] = ()
     lives: int = 0
     asked: tuple[str, ...] = ()
     resume_seconds: float = 0
-    """Time until the run continued, not until it ended."""
+    """Time until the run continued, in contrast to its end."""
 
 
 class CrashReport(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class CrashReport(Struct, frozen=True, kw_only=True):
 def check_crashes(
     build: Build, *, folder: Path | None = None, points: Sequence[CrashPoint] | None = None
 ) -> CrashReport:
-    """Kill at every point, or at the given ones, one run per kill. `build` must be a top-level function of a file."""
+    """Kill a run at each point, by default at all of them. `build` must be a top-level function of a file."""
     with tempfile.TemporaryDirectory() as temporary, CrashKit(build, folder or Path(temporary)) as kit:
         baseline = kit.survey()
         return kit.check_all(points or baseline.points, baseline)
@@ -106,7 +106,7 @@ def check_crashes(
 
 @dataclass
 class CrashKit:
-    """Runs one scenario many times: each process is new, and each case has its own folder."""
+    """Runs a scenario many times, each time in new processes and in its own folder."""
 
     build: Build
     folder: Path
@@ -126,7 +126,7 @@ class CrashKit:
         self._process.communicate()
 
     def survey(self) -> Baseline:
-        """Run undisturbed, twice: the first run fills the caches that later runs find."""
+        """Run twice without a kill. The first run fills caches, which the second and all later runs use."""
         self.live(Order(folder=str(self.open_case())))
         case = self.open_case()
         self.live(Order(folder=str(case)))
@@ -138,7 +138,7 @@ class CrashKit:
         return Baseline(points=points, outcome=outcome, effects=effects, artifacts=self._artifacts(case))
 
     def check(self, point: CrashPoint, baseline: Baseline, *, again: Sequence[int] = ()) -> CrashOutcome:
-        """Kill at `point`, kill the resuming processes at their points of `again`, let one finish, and compare."""
+        """Kill at `point`, then each resuming process at its point in `again`, let the last one finish, and compare."""
         case = self.open_case()
         first = self.live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
         if first["code"] != -9:
@@ -161,7 +161,7 @@ class CrashKit:
         )
 
     def check_all(self, points: Sequence[CrashPoint], baseline: Baseline, *, together: int = 1) -> CrashReport:
-        """Check these points, `together` of them in each run, spread over it."""
+        """Check these points, `together` of them in each run, spread over the run."""
         if together == 1:
             return CrashReport(outcomes=tuple(self.check(point, baseline) for point in points))
         runs = -(-len(points) // together)
@@ -181,7 +181,7 @@ class CrashKit:
         passed: Counter[str] = Counter()
         reached = 0
         for point in ordered:
-            # A process counts from its own start, and repeats the points after the last recorded one.
+            # A process counts points from its start, and repeats those after the last recorded one.
             order = Order(folder=str(case), name=point.name, occurrence=point.occurrence - passed[point.name])
             last = self.live(order)
             if last["code"] != -9:
@@ -206,14 +206,14 @@ class CrashKit:
         return together, *(self.check(point, baseline) for point in alone)
 
     def list_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:
-        """Return the differences from the undisturbed run."""
+        """Return the differences from the run without a kill."""
         problems = [*_compare(outcome, baseline), *_check_effects(self._effects(case), baseline)]
         if self._artifacts(case) != baseline.artifacts:
             problems.append("an artifact differs")
         return [*problems, *_check_orphans(case)]
 
     def open_case(self) -> Path:
-        """Create an empty folder."""
+        """Create an empty folder for a case."""
         return Path(tempfile.mkdtemp(prefix="case-", dir=self.folder))
 
     def start(self, order: Order) -> None:
@@ -250,7 +250,7 @@ def _ignore_point(_name: str) -> None:
 
 
 def read_outcome(case: Path, name: str = OUTCOME) -> Outcome:
-    """Return the outcome that the last process wrote to this file."""
+    """Read the outcome that the last process wrote to this file."""
     try:
         return Outcome.model_validate_json((case / name).read_bytes())
     except FileNotFoundError:
@@ -285,7 +285,7 @@ def _check_effects(effects: list[dict[str, str]], baseline: Baseline) -> list[st
 
 
 def _read_logs(case: Path) -> dict[Path, bytes]:
-    """Return the complete records of each log. A torn last record may be rewritten."""
+    """Read the complete records of each log. A partial last record may be rewritten, so it is ignored."""
     logs: dict[Path, bytes] = {}
     for log in case.rglob("events.jsonl"):
         data = log.read_bytes()

@@ -1,4 +1,4 @@
-"""Named points around everything of a run that leaves a trace, at which the crash kit kills a process.
+"""Named points before and after all persistent effects of a run, at which the crash kit kills a process.
 
 `Points` counts the points that its process reaches and sends SIGKILL (or SIGSTOP) at the chosen one. The wrappers add
 points to the store, the events, the tools, the model, files and processes.
@@ -31,7 +31,7 @@ from metier.store.wrapper import StoreWrapper
 from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult
 
 REACHED, ARMED = "reached", "armed"
-"""Files in the points folder: the names of reached points, one per line; the point at which a script kills."""
+"""Files in the points folder: the names of reached points, one per line, and the point at which a script kills."""
 
 _NUMBER = re.compile(r"\d{3,}")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
@@ -41,7 +41,7 @@ _HASH = re.compile(r"[0-9a-f]{16,}")
 
 
 class CrashPoint(Struct, frozen=True):
-    """The `occurrence`-th time that a process reaches `name`."""
+    """The n-th time that a process reaches the point `name`, with n = `occurrence`."""
 
     name: str
     occurrence: int = 1
@@ -51,7 +51,7 @@ class CrashPoint(Struct, frozen=True):
 
 
 class Points:
-    """Kills this process at `at`, or at the `at_index`-th point of any name."""
+    """Kills this process at the point `at`, or at the point with the number `at_index`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Points:
         armed = folder / ARMED
         armed.unlink(missing_ok=True)
         if at is not None:
-            # Scripts count lines of the file, which also has the points of earlier processes.
+            # Scripts count the lines of the file, which also contains the points of earlier processes.
             earlier = (folder / REACHED).read_text(encoding="utf-8").splitlines().count(at.name)
             armed.write_text(f"{at.name} {earlier + at.occurrence} {os.getpid()}", encoding="utf-8")
 
@@ -128,7 +128,7 @@ class PointedStore(StoreWrapper):
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
     ) -> None:
-        # Entries written together still have separate points, so that a kill can name a kind.
+        # Entries that are written together have separate points, because the name of a point contains the kind.
         kinds = tuple(dict.fromkeys(entry.kind for entry in entries))
         for kind in kinds:
             self._points.reach(f"journal:{kind}:before")
@@ -165,7 +165,7 @@ class PointedStore(StoreWrapper):
 
 
 def build_connection_class(points: Points) -> type[sqlite3.Connection]:
-    """Return an SQLite connection with points inside each transaction: everything written, nothing committed."""
+    """Return an SQLite connection class with points inside each transaction, when changes are not committed yet."""
 
     class PointedConnection(sqlite3.Connection):
         def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
@@ -231,7 +231,7 @@ class PointedProvider:
 
 
 class PointedIds:
-    """Adds a point before each event: its span ID is generated right before it is written."""
+    """Adds a point before each event, because its span ID is generated right before it is written."""
 
     def __init__(self, inner: Ids, points: Points) -> None:
         self._inner = inner
@@ -249,7 +249,7 @@ class PointedIds:
 
 
 class PointedSink:
-    """Adds points after each event is written, and after half of it is. Runs after the log on disk."""
+    """Adds points after an event is written completely or by half. Runs after the sink of the log on disk."""
 
     def __init__(self, runs: Path, points: Points) -> None:
         self._runs = runs
@@ -270,7 +270,7 @@ class PointedSink:
 
 
 def _tear(log: Path) -> None:
-    """Truncate the last line, like a kill in the middle of a write."""
+    """Truncate the last line, as if the process had been killed in the middle of a write."""
     data = log.read_bytes()
     start = data.rstrip(b"\n").rfind(b"\n") + 1
     os.truncate(log, start + (len(data) - start) // 2)
@@ -310,7 +310,7 @@ def watch_files(runs: Path, points: Points) -> None:
 
 
 def _shorten(path: str) -> str:
-    """Replace parts that differ between runs: IDs and process numbers."""
+    """Replace IDs and process numbers, which differ between runs."""
     for pattern in (_RUN_ID, _HASH, _NUMBER):
         path = pattern.sub("N", path)
     return re.sub(r"\.state\.db\.\w+$", ".state.db.N", path.lstrip("/")) or "."

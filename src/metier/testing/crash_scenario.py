@@ -37,25 +37,25 @@ async def open_pointed_sqlite(host: Host, points: Points, *, machine: Machine | 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     host: Host
-    """Its provider must answer from the request alone: after a kill another process sends it."""
+    """The provider must derive its reply from the request alone, because another process may send it after a kill."""
     task: str
     build_request: Callable[[Host], RunRequest] | None = None
     """Builds the request of a task definition; overrides `task`."""
     effects: Path
     """File of recorded effects, one JSON line each with `effect`, `name` and `key`. See `record_effect`."""
     settle: Callable[[str], DoubtAnswer]
-    """Resolves an interrupted step, by its idempotency key, as a user would who checks the effects."""
+    """Resolves an interrupted step by its idempotency key, like a user who checks the effects."""
     extra_context: str = ""
-    """Piped input of the run."""
+    """The run's extra context, such as piped input."""
     answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
     """Answers a question."""
     artifacts: tuple[Path, ...] = ()
-    """Files that must have the same bytes as after an undisturbed run."""
+    """Files that must have the same bytes as after a run without a kill."""
     open_store: OpenStore = open_pointed_sqlite
     apart: bool = False
-    """Give each process its own workspace, like the machines of a fleet: they share only the store."""
+    """True to give each process its own workspace, like machines of a fleet that only share the store."""
     open_runtime: Callable[[Host, Store], Runtime] = Runtime
 
 
 type Build = Callable[[Path, Reach], Scenario]
-"""Builds the scenario in a folder, empty or from an earlier process. `reach` marks your own points."""
+"""Builds the scenario in a folder that is empty or was used by an earlier process. Call `reach` at your own points."""

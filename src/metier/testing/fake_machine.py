@@ -8,7 +8,7 @@ from metier.store.machine import SystemMachine
 
 @dataclass
 class FakeMachine:
-    """Fake clocks and boot ID; real processes."""
+    """A machine with fake clocks, a fake boot ID and real processes."""
 
     boot: str = "boot-1"
     seconds: float = 1000.0
@@ -37,6 +37,6 @@ class FakeMachine:
         self.wall += timedelta(seconds=seconds)
 
     def restart(self) -> None:
-        """Reboot: change the boot ID and reset the uptime."""
+        """Change the boot ID and reset the uptime, as a reboot does."""
         self.boot += "-again"
         self.seconds = 1.0

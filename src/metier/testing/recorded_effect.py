@@ -15,7 +15,7 @@ from metier.tools.effects import Effect
 
 @dataclass(frozen=True, slots=True)
 class RecordedEffect:
-    """Records each call, unless it only reads. Has points before and after."""
+    """Records each call that is not read-only, with points before and after it."""
 
     name: str
     effect: Effect
@@ -48,7 +48,7 @@ def describe_effect(name: str, effect: Effect) -> ToolInfo:
 
 
 def build_settle(effects: Path) -> Callable[[str], DoubtAnswer]:
-    """Return a `Scenario.settle` that checks if the effect happened."""
+    """Build a `Scenario.settle` that checks if the effect happened."""
 
     def settle(key: str) -> DoubtAnswer:
         return "done" if any(effect["key"] == key for effect in read_effects(effects)) else "retry"

@@ -17,7 +17,7 @@ from metier.providers.failures import CallFailed
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call that the scripted model makes. Without an `id` it gets `call-1`, `call-2`, … over the whole script."""
+    """A tool call of the scripted model. IDs default to `call-1`, `call-2`, … throughout the script."""
 
     name: str
     arguments: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
@@ -26,7 +26,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """A reply."""
+    """A reply with text, tool calls or both."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()

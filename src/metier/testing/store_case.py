@@ -16,14 +16,14 @@ class Subject(Struct, frozen=True, kw_only=True):
     open: Callable[[], Awaitable[Store]]
     """Open another handle on the same database."""
     pass_seconds: Callable[[float], Awaitable[None]]
-    """Let time pass: move the store's clock, or wait."""
+    """Let time pass, by moving the store's clock or by waiting."""
     lease_seconds: float = 15.0
     blob_grace_seconds: float = 3600.0
     """Time before an unreferenced blob is deleted."""
 
 
 class Case(Struct, frozen=True):
-    """Two handles on an empty database, for a check."""
+    """Two handles on an empty database."""
 
     first: Store
     second: Store

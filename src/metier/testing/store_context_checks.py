@@ -1,4 +1,4 @@
-"""Checks of the store contract: conversations, their bounds, messages that are answered once, tokens that work once."""
+"""Checks of the store contract: conversations and their limits, duplicate messages, single-use tokens."""
 
 import dataclasses
 from dataclasses import replace

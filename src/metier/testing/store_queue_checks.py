@@ -120,7 +120,7 @@ async def word_for_whoever_drives_is_kept_the_first_one(case: Case) -> None:
     await case.second.ask_to_end("r1", 'at once, "please" 多 \x00')
     await case.second.ask_to_end("r1", "never mind")
 
-    await case.first.append(lease, 1, build_entries(1))  # the driver still has it
+    await case.first.append(lease, 1, build_entries(1))  # the driver still holds the lease
     await case.first.update_run(lease, {"status": "paused"})
     for store in (case.first, case.second):
         assert [row.ending for row in await store.list_runs()] == ['at once, "please" 多 \x00']
@@ -163,7 +163,7 @@ async def check_a_message_is_claimed_by_one_process_until_its_time_is_over(case:
     again = await case.first.outbox.claim("agent", now=_SOON, until=_SOON + timedelta(seconds=30))
     assert again is not None
     assert again.attempts == 2
-    # The first holder took too long: what it says does not count any more.
+    # The first holder took too long, so its result is ignored.
     assert not await case.first.outbox.settle(replace(again, attempts=1, state="sent"))
     assert await case.first.outbox.settle(replace(again, state="sent"))
     assert not await case.second.outbox.settle(replace(again, state="failed"))

@@ -217,7 +217,6 @@ async def of_many_that_want_a_lease_one_gets_it(case: Case) -> None:
 
 
 async def a_run_with_a_long_journal_is_created_at_once(case: Case) -> None:
-    """As an import does it."""
     entries = build_entries(1, 9000)
 
     await case.first.create_run(build_run("r1"), entries)
@@ -333,7 +332,7 @@ async def text_that_is_not_unicode_does_no_harm(case: Case) -> None:
 async def runs_are_listed_newest_first_and_by_what_is_asked(case: Case) -> None:
     for number, run_id in enumerate(["a_1", "a%2", "ab3", "b4"]):
         earlier = replace(build_run(run_id, context_id=f"c{number % 2}"), created_at=NOON - timedelta(days=number))
-        await case.first.create_run(earlier)  # the clock jumps back; what came last is still the newest
+        await case.first.create_run(earlier)  # the clock jumps back, but the last run is still the newest
     lease = await case.take("ab3")
     await case.first.update_run(lease, {"status": "completed"})
 
@@ -510,7 +509,7 @@ async def blobs_go_with_the_last_run_that_names_them(case: Case) -> None:
     await case.first.append(one, 1, [StoredEntry(1, "note", f'["{shared}", "sha256:{own}"]'.encode())])
     await case.first.append(two, 1, [StoredEntry(1, "note", f'{{"pin": "{shared}"}}'.encode())])
     await case.subject.pass_seconds(case.subject.blob_grace_seconds * 1.01)
-    assert await case.first.put_blob(b"fresh") == fresh  # put again, and about to be named
+    assert await case.first.put_blob(b"fresh") == fresh  # stored again, and about to be referenced
     await case.first.release_lease(one)
 
     await case.first.delete_run("r1")

@@ -39,7 +39,7 @@ _FOLDER = ".agent/trust"
 _OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "schedules.yaml", "hooks.yaml")
 _OWN_FOLDERS = ("agents", "tasks", "skills", "hooks", "commands", "evals")
 _HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hooks")
-"""Hooks of other programs, for `import: claude`. They alone don't make a folder untrusted, but trust in a folder includes
+"""Hooks of other programs, for `import: claude`. They alone don't make a folder untrusted, but trust in it includes
 them.
 """
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
