@@ -329,6 +329,7 @@ def test_every_setting_is_free_ordered_or_the_users_own() -> None:
         "server.max_body_bytes",
         "server.max_watchers",
         "server.port",
+        "server.proxy_roles",
         "server.public_url",
         "server.push_hosts",
         "server.requests_per_minute",
