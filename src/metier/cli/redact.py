@@ -77,17 +77,17 @@ def _decoded(source: BinaryIO, file: str) -> Iterator[str]:
 
 
 def _sanitized(chunks: Iterator[str]) -> Iterator[str]:
-    """Whole lines, so that no terminal sequence is cut in two."""
-    held: list[str] = []
-    held_length = 0
+    """Yield whole lines, sanitized, so that no terminal sequence is split."""
+    pending: list[str] = []
+    pending_length = 0
     for chunk in chunks:
-        cut = chunk.rfind("\n") + 1
-        if cut or held_length > _MAX_LINE:
-            yield sanitize("".join((*held, chunk[:cut])))
-            held, held_length = [], 0
-        held.append(chunk[cut:])
-        held_length += len(chunk) - cut
-    yield sanitize("".join(held))
+        end = chunk.rfind("\n") + 1
+        if end or pending_length > _MAX_LINE:
+            yield sanitize("".join((*pending, chunk[:end])))
+            pending, pending_length = [], 0
+        pending.append(chunk[end:])
+        pending_length += len(chunk) - end
+    yield sanitize("".join(pending))
 
 
 def _redacted(chunks: Iterator[str], stream: RedactionStream) -> Iterator[str]:
