@@ -95,7 +95,9 @@ def show(
         write_json(_as_json(loaded, with_origin=origin))
         return
     _print_warnings(loaded)
-    rows = [(key, render_value(get_value(loaded.settings, key)), held.render()) for key, held in loaded.origins.items()]
+    rows = [
+        (key, render_value(get_value(loaded.settings, key)), source.render()) for key, source in loaded.origins.items()
+    ]
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, source in rows:
         line = f"{key:<{key_width}}  {value:<{value_width}}  {source}" if origin else f"{key:<{key_width}}  {value}"
@@ -116,7 +118,7 @@ def _as_json(loaded: LoadedSettings, *, with_origin: bool) -> dict[str, object]:
     }
     if with_origin:
         answer["origins"] = {
-            key: {"kind": held.kind, "detail": held.detail or None} for key, held in loaded.origins.items()
+            key: {"kind": each.kind, "detail": each.detail or None} for key, each in loaded.origins.items()
         }
     return answer
 

@@ -65,7 +65,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
         warn_line("Welcome to Metier. Four questions set it up. Press Ctrl-C to quit; nothing is saved until the end.")
         candidate, models, key = self._choose_provider()
         model = self._choose_model(candidate, models) if candidate.provider != "offline" else ""
-        profile = PROFILES[self._choose("Permissions:", [f"{name:<12} {told}" for name, told in PROFILES])][0]
+        profile = PROFILES[self._choose("Permissions:", [f"{name:<12} {summary}" for name, summary in PROFILES])][0]
         scope: Scope = "everywhere"
         if may_write_here:
             places = ["all folders without an agent.yaml (your user settings)", "this folder only (./agent.yaml)"]

@@ -113,7 +113,7 @@ def list_conversations(
 
 async def _converse(host: Host, request: ChatRequest, options: ChatOptions) -> int:
     with unwrapped(), using_plugins(host, report=warn_line) as extended:
-        async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
+        async with keep_servers(extended) as host_with_servers, open_runtime(host_with_servers) as runtime:
             conversation = await open_chat(runtime, request)
             screen = open_screen(conversation, history=host.runs / "chat_history")
             session = Session(conversation, screen, options)

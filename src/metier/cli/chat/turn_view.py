@@ -101,9 +101,9 @@ class TurnView:
         if self._quiet and not shows_text:
             yield ShownTurn(None, self._redactor)
             return
-        most = TYPED_LINES if is_typed else EXCERPT_LINES
+        limit = TYPED_LINES if is_typed else EXCERPT_LINES
         self._live = LiveRun(
-            self._painter, self._redactor, shows_text=shows_text, excerpt_lines=most, interrupt_key="Esc"
+            self._painter, self._redactor, shows_text=shows_text, excerpt_lines=limit, interrupt_key="Esc"
         )
         self._expanded = 0
         try:

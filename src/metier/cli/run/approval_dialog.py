@@ -250,9 +250,9 @@ class Prompter(Struct, frozen=True):
         if arguments is None:
             warn_line("Nothing changed")
             return None
-        wrong = await question.get_wrong_arguments(arguments)
-        if wrong or not isinstance(arguments, dict):
-            warn_line(f"Invalid arguments: {wrong}")
+        problem = await question.get_wrong_arguments(arguments)
+        if problem or not isinstance(arguments, dict):
+            warn_line(f"Invalid arguments: {problem}")
             return None
         preview = await question.preview(arguments)
         self._print(Text(), *self._render(question, arguments=arguments, preview=preview))

@@ -230,11 +230,11 @@ def check_sync(
     else:
         for problem in problems:
             write_line(problem.render())
-    wrong = sum(problem.severity == "error" for problem in problems)
+    errors = sum(problem.severity == "error" for problem in problems)
     warn_line(
-        f"Checked {count(len(checked), 'file')}: {count(wrong, 'error')}, {count(len(problems) - wrong, 'warning')}"
+        f"Checked {count(len(checked), 'file')}: {count(errors, 'error')}, {count(len(problems) - errors, 'warning')}"
     )
-    return 1 if wrong else 0
+    return 1 if errors else 0
 
 
 def _read_contract(found: CatalogSkill, needs: SkillNeeds) -> tuple[SkillDefinition, ContractReading] | None:
