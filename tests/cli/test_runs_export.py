@@ -171,7 +171,7 @@ def test_a_file_that_is_not_an_export_is_refused(
     file.write_bytes(data)
 
     assert workspace.agent("runs", "import", str(file)) == 1
-    assert workspace.agent("runs", "import", str(elsewhere / "nowhere")) == 1
+    assert workspace.agent("runs", "import", str(elsewhere / "nowhere")) == 2
 
     assert "cannot be used" in capsys.readouterr().err
 
