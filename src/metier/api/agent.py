@@ -85,6 +85,7 @@ async def open_agent(
                 # Raised after the group has ended, which would wrap it in an exception group.
                 except BaseException as error:  # noqa: BLE001
                     failure = error
+                # Streams that were left early record their pause before their tasks are canceled.
                 await agent.close()
                 group.cancel_scope.cancel()
             if failure is not None:

@@ -75,6 +75,7 @@ class EventFeed:
             if self._is_ended:
                 return None
             await self._changed.wait()
+            # An event can't be cleared, so the next wait needs a new one.
             self._changed = anyio.Event()
         return self._items.popleft()
 

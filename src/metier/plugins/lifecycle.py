@@ -175,6 +175,7 @@ def running(plugins: Plugins, *, seconds: float, report: Callable[[str], None]) 
     working: list[Registry] = []
     try:
         for registry in plugins.registries:
+            # Before the start: a plugin that fails halfway must be stopped too.
             started.append(registry)
             if _call(registry, registry.start, seconds=seconds, report=report):
                 working.append(registry)

@@ -160,6 +160,7 @@ class _MentionReader:
             data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
         except (OSError, ValueError):
             return None
+        # Both names, because a link gives a denied file another name.
         for path in dict.fromkeys((os.path.normpath(name), real)):
             self._check(name, path)
         return _check_length(data, name)
@@ -196,6 +197,7 @@ def _fence(text: str, name: str) -> str:
     shown = sanitize(text[:MAX_TEXT_CHARACTERS])
     left = len(text) - MAX_TEXT_CHARACTERS
     note = f"\n[{left} more characters: read the file]" if left > 0 else ""
+    # A quote in the name would end the attribute of the fence, and the rest would look like text outside of it.
     path = sanitize_line(name).replace('"', "'")
     return fence(f"{shown}{note}", tag=ATTACHED_FILE, attributes=f'path="{path}"')
 

@@ -226,6 +226,7 @@ async def _is_settled(child: RunState, store: Store) -> bool:
 async def _drive_child(
     child_id: str, services: Services, *, stopper: Stopper, drive_child: Callable[[str, Stopper], Awaitable[RunState]]
 ) -> RunState:
+    # A stopper of its own, because a child that times out must not stop its siblings and the parent.
     own = Stopper(services.runtime.signal_grace_seconds, waits_for_model=stopper.waits_for_model)
     with stopper.followed_by(own):
         try:

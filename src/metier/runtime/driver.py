@@ -292,6 +292,7 @@ class RunDriver:
             entries = await read_entries(self.store, run_id) if is_written else entries
         started = find_authority(entries)
         assert started is not None, "a journal begins with the start of its run"
+        # Anyone can write a journal. Without a valid seal its pinned settings and rules grant nothing.
         open_run = restore_run if is_started_here(self.host, run_id, entries) else adopt_run
         restore = partial(open_run, self.host, self.store, folder=self._reader.folder(run_id), started=started)
         journal = _Journal(known=entries, code=code or {})
@@ -389,6 +390,7 @@ class RunDriver:
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
                 await self.end(child.run_id, failure)
+        # Lost entries don't matter for a cancellation: no step of this run will be repeated.
         async with self.writing(run_id, DriveOptions(accepts_loss=True)) as log:
             if log.state.phase not in FINAL:
                 await log.record(failure, durable=True)
@@ -406,6 +408,7 @@ class RunDriver:
             self._open_services(run, options, stream) as services,
         ):
             started = await build_start(request, run, services, pins=await pin(services, run))
+            # The seal marks the run as started in this store. An archive or a copied database never has a valid one.
             started = seal(started, self.host, run.folder.name)
             row = build_row(run.folder.name, started, now=self.host.clock.now(), queue=queue)
             # One transaction: a crash leaves no run, or one that knows its pins, limits, profile and model.
@@ -440,6 +443,7 @@ class RunDriver:
                 code = await check_changed_code(
                     log, run, answer, ask=options.ask_about_code, accepted=journal.code, park=park
                 )
+                # Before the services are opened, because toolsets and servers would already run the changed code.
                 if code is None:
                     return await self._release(log, options)
                 async with self._open_services(run, options, stream) as services:
@@ -493,6 +497,7 @@ class RunDriver:
         waiting = await get_waiting(self.store, log.state)
         if waiting.run_id != log.state.run_id and answer.is_any:
             stopper = Stopper()
+            # The child only records the answer and hands itself back, because the parent is about to pause.
             stopper.hand_back("the parent run")
             await self._resume(waiting.run_id, replace(answer, reopens=False), DriveOptions(stopper=stopper))
         # The answer is recorded with the pause, in one batch: a crash in between would lose it.
@@ -598,6 +603,7 @@ class RunDriver:
                 inbox=None,
                 stopper=stopper,
                 timeout_seconds=left,
+                # The lease belongs to the parent: the child acquires its own.
                 lease_terms=replace(options.lease_terms, lease=None),
                 ask=ask,
                 ask_question=ask_question,

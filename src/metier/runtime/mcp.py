@@ -164,6 +164,7 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
             try:
                 yield ServerPool(group)
             finally:
+                # The tasks of the group hold the servers, which stop when they are canceled.
                 group.cancel_scope.cancel()
 
 
@@ -218,6 +219,7 @@ async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]
             try:
                 yield connection
             finally:
+                # Shielded: after Ctrl-C the process of the server must still be stopped.
                 with anyio.CancelScope(shield=True):
                     await connection.aclose()
 

@@ -58,6 +58,7 @@ class Models(Struct, frozen=True):
     fallbacks: tuple[Candidate, ...] = ()
 
     async def aclose(self) -> None:
+        # By identity, because fallbacks of the same vendor share a provider, which must be closed once.
         for provider in {id(p): p for p in (self.provider, *(c.provider for c in self.fallbacks))}.values():
             await provider.close()
 

@@ -204,6 +204,8 @@ class PartialFile:
         subject = partial.after or "output"
         try:
             if self._descriptor < 0:
+                # No link is followed, because programs of the run may have created one. O_APPEND, so that writes after
+                # a truncation start at the beginning of the file.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._descriptor = os.open(self._path, flags, 0o600)
             elif self._size > (MAX_FILE_BYTES if subject == self._subject else RESTART_BYTES):
@@ -282,6 +284,7 @@ class PartialReader:
 
 
 def _open_plain(path: str, flags: int) -> int:
+    # O_NONBLOCK, so that opening a pipe at this path doesn't block.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

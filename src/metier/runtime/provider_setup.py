@@ -194,7 +194,8 @@ def _build_ollama_address(host: str) -> str:
         port = parts.port or LOCAL_SERVERS["Ollama"]
     except ValueError:
         return f"http://127.0.0.1:{LOCAL_SERVERS['Ollama']}/v1"
-    name = "127.0.0.1" if parts.hostname in ("0.0.0.0", "", None) else parts.hostname  # noqa: S104 - where it listens
+    # `OLLAMA_HOST` is also the address that the server listens on, and a client can't connect to 0.0.0.0.
+    name = "127.0.0.1" if parts.hostname in ("0.0.0.0", "", None) else parts.hostname  # noqa: S104
     return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}/v1"
 
 

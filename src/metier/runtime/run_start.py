@@ -180,13 +180,14 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
         limits=narrow_limits(build_limits(agent.host.settings.runtime), started.limits),
         pins=pins,
         hooks=choose_hooks(run),
+        # Approval IDs of an adopted run contain this number, so that a copied database can't hold valid answers.
         nonce=secrets.token_hex(8),
         tells_begun=True,
     )
 
 
 def narrow_limits(own: Limits, brought: Limits) -> Limits:
-    """Return the smaller of both limits."""
+    """Return the smaller of both limits, because the journal of an imported run can't be trusted with a budget."""
     costs = [limits.max_cost_usd for limits in (own, brought) if limits.max_cost_usd is not None]
     return replace(
         own,
@@ -201,6 +202,7 @@ def narrow_limits(own: Limits, brought: Limits) -> Limits:
 
 def check_inherited(request: RunRequest, parent: RunStarted | None) -> RunRequest:
     """Drop settings and pins from the request of a child that its parent did not give it."""
+    # The request may come from an imported journal, so everything that grants something is taken from the parent.
     request = replace(request, parent_worktree=parent.worktree if parent is not None else None)
     given = (parent.pins.get(HOST) or parent.pins.get(SETTINGS, "")) if parent is not None else ""
     if request.settings_digest == given and (parent is not None or not request.inherited_pins):

@@ -76,6 +76,7 @@ async def open_runs(host: Host) -> AsyncGenerator[Store]:
         ) from error
     is_first = check_runs(host)
     store = await open_host_store(host)
+    # Noted right after this process created the database: a later one at this path may be from a clone.
     if is_first:
         note_runs(host)
     try:

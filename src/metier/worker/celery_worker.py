@@ -76,6 +76,7 @@ def open_parent_pipe() -> ParentPipe:
 def run_celery_worker(job: Job, address: Address) -> int:
     """Serve the queue until a signal arrives. Return the exit code of Celery."""
     pipe = open_parent_pipe()
+    # Fork, because the child processes must inherit the pipe.
     context: ForkContext = multiprocessing.get_context("fork")
     consumer = context.Process(
         target=_consume, args=(job, address), kwargs={"pipe": pipe, "parent": os.getpid()}, name="metier-consumer"

@@ -299,6 +299,7 @@ class Chat:
         facts = await self.runtime.store.contexts.list_facts(self.context_id, bucket=TOLD_FACTS)
         told = [fact for fact in facts if isinstance(fact.value, dict) and fact.value.get("turn") == last.turn]
         forgotten = tuple((TOLD_FACTS, fact.key) for fact in told)
+        # The event decides. A crash before the index is marked only shows the turn in listings.
         await self._commit(ContextChange(events=(build_undone_event(last.run_id),), forgotten=forgotten))
         await self._mark_undone(last.run_id)
         return last
@@ -370,6 +371,7 @@ class Chat:
         told = find_facts(self._clean(message))
         change = ContextChange(
             state=following,
+            # The store rejects the change if another process wrote to the conversation since it was read.
             expected_version=state.version,
             facts=(*build_stated_facts(told, turn=turn), *self._build_choices()),
         )

@@ -106,6 +106,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
         order = started.order
     if f"{ORIGIN_PREFIX}{START}" in pins:
         parents.append(await _bind_origin(pins, store, tools=tools))
+    # Each ancestor is evaluated separately. In one merged list, a parent's `allow` would permit calls of the child.
     policy = ChainPolicy(own, parents) if parents else own
     return ReadingPolicy(policy) if reads_only else policy
 

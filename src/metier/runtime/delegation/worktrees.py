@@ -68,6 +68,7 @@ class PlaceWorktrees(Struct, frozen=True):
         try:
             return await run_sync(worktree.diff, tree.base)
         except Unavailable:
+            # Deleting it would lose the work of the child.
             (worktree.folder / _KEPT).touch()
             raise
 

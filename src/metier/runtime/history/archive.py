@@ -205,6 +205,7 @@ def list_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
 
 def _member(name: str) -> zipfile.ZipInfo:
     member = zipfile.ZipInfo(name, date_time=_EPOCH)
+    # Fixed time, mode and system (3 is Unix), so that the same run gives the same bytes on every machine.
     member.external_attr = 0o600 << 16
     member.create_system = 3
     return member

@@ -81,6 +81,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     prepare = _prepare if is_own else build_foreign_run
     run = await prepare(agent, runtime.store, folder=forking.folder(new_id), started=started)
     beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
+    # One transaction with all shared entries: a crash leaves no fork, or a complete one.
     taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
     await forking.store.create_run(build_row(new_id, *taken, now=now), store_entries(taken))
     changed = (*list_changed(started, agent), *_changed_words(started, beginning))

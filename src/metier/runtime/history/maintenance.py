@@ -192,6 +192,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
         teller = JournalReplayer(runtime.host, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
         count = teller.tell(entries)
         teller.close()
+        # Atomic, so that a crash leaves either the old log or the complete new one.
         draft.replace(path)
         shutil.rmtree(draft.parent, ignore_errors=True)
     finally:

@@ -184,6 +184,7 @@ async def build_replay_services(
     instructions = pinned or compose_instructions(
         replace(run, agent=agent), tools, partners, project=load_project(host)
     )
+    # Replies come from the recording, and a bug must not turn a replay into a paid request.
     provider = UnavailableProvider(started.provider, MissingKey("A replay calls no model"))
     return Services(
         store=store,

@@ -76,6 +76,7 @@ async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str
         if len(base) > 1 and old.startswith(base)
         for length in range(len(base) + 2, len(old))
     }
+    # Longest first, or a folder's prefix would be replaced before the folder itself.
     order = sorted((cut | dict(moved)).items(), key=lambda item: -len(item[0]))
     blobs: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
@@ -163,6 +164,7 @@ def _parse_time(text: str) -> datetime | None:
 
 
 def _write_files(folder: Path, archive: Archive) -> None:
+    # The log and the record may contain private text of another machine.
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, data in ((RECORD_FILE, archive.record), (EVENTS_FILE, archive.events)):
         if data:

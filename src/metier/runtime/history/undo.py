@@ -117,6 +117,7 @@ async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
         files = [await _plan_file(runtime, each, is_certain=True) for each in wanted]
         return UndoPlan(run_id=run_id, to=pending.to_step, files=tuple(files), open_undo=pending)
     effects = select(await read_effects(runtime, run_id, only_here=True), to)
+    # A step without a result may not have made these changes itself, so they count as conflicts.
     doubted = {change.path for effect in effects if effect.before is not None for change in effect.changes}
     files = [
         await _plan_file(runtime, each, is_certain=each.path not in doubted) for each in plan_restorations(effects)
@@ -133,6 +134,7 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
     """Restore the files, conflicts only with `overwrite`. Raises `LeaseHeld` while the run is driven."""
     chosen = [file for file in plan.waiting if overwrite or not file.is_conflict]
     async with runtime.writing(plan.run_id) as log:
+        # The intent is recorded before any file is written: after a crash, the same undo is completed.
         begun = plan.open_undo
         if begun is None:
             begun = UndoStarted(

@@ -65,6 +65,7 @@ def check_notify_command(host: Host) -> None:
     if not host.settings.notify.command:
         return
     code = get_notify_code(host)
+    # Open: the command may load code from anywhere in the workspace, so no hash could cover it.
     if code.is_open:
         raise ConfigError(
             "notify.command may run any code of the workspace, where programs of a run write",

@@ -37,6 +37,7 @@ class DecisionLinks(Struct, frozen=True):
         self._clear_old()
         token = secrets.token_urlsafe(32)
         file = self._find(token)
+        # Created with its mode before anything is written, so that other users never can read it.
         file.touch(mode=0o600)
         file.write_text(json.dumps([right.approval_id, right.decider]), encoding="utf-8")
         return token

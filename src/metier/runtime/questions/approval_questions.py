@@ -172,6 +172,7 @@ class Approvals:
                 raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
             found = await self._look(question.tool, reply.arguments)
             edited = render_edited_call(question.tool, reply.arguments, found)
+        # The store counts the first decision only, so expiry and decision can't both win.
         await self._expire([question.row])
         counted = await self._store.decide_approval(
             question.row.approval_id,

@@ -29,8 +29,10 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
         accept_content=["json"],
         task_serializer="json",
         task_ignore_result=True,
+        # Acknowledge after the work, so that the message of a killed worker is delivered again.
         task_acks_late=True,
         task_reject_on_worker_lost=True,
+        # A prefetched message would wait behind a long run although other workers are idle.
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,  # reports of a worker are printed unchanged

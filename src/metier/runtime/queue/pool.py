@@ -118,6 +118,7 @@ async def sweep(
     Raises `BrokerUnavailable` and `StoreError`.
     """
     seconds = await fire_schedules(runtime, report=report) if fires else inf
+    # A command that records a decision may die before it wakes a worker.
     await wake_decided(runtime, queue, report=report)
     await deliver_due(runtime.host, runtime.store)
     if broker is None:

@@ -161,6 +161,7 @@ async def read_history(runtime: Runtime, schedule: KnownSchedule, *, times: int,
 
 async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: datetime) -> ScheduleMark:
     """Return the time up to which due times of a schedule are decided. A new schedule starts now."""
+    # Due times have no fractions of a second, and an anchor with some would shift the times of `every`.
     moment = now.replace(microsecond=0)
     return await runtime.store.schedules.open_mark(
         ScheduleMark(
@@ -233,6 +234,7 @@ async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
         decided_at=now,
         is_open=True,
     )
+    # The run first: a firing in the history always has a run.
     await _submit(runtime, schedule.definition, run_id)
     await runtime.store.schedules.put_firing(firing)
     return firing

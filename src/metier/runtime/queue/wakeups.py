@@ -50,6 +50,7 @@ def start_worker(host: Host, *, config: Path | None = None) -> bool:
     """Start a worker in the background unless one was started before. Return False if nothing was started."""
     if not can_start_worker(host):
         return False
+    # Only a check: the new worker acquires the lock itself, and of several that start at once the others exit.
     with _try_lock(host) as is_free:
         if not is_free:
             return False
@@ -69,6 +70,7 @@ def start_worker(host: Host, *, config: Path | None = None) -> bool:
 
 def open_log(log: Path) -> BinaryIO:
     """Open the log without following a link: the folder may have come with a clone."""
+    # O_NONBLOCK, so that opening a pipe at this path doesn't block.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     stream = os.fdopen(os.open(log, flags, 0o600), "ab")
     if os.fstat(stream.fileno()).st_size >= _MAX_LOG_BYTES:

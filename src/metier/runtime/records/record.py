@@ -69,6 +69,7 @@ def write_record(folder: Path, entries: Iterable[Entry], state: RunState, *, now
     # A fixed name: the next driver of the run overwrites the file that a killed one left.
     temporary = folder / f".{FILE_NAME}.part"
     temporary.write_bytes(to_json(record, indent=2) + b"\n")
+    # Readers see the old record or the new one, never half of it.
     temporary.replace(folder / FILE_NAME)
 
 

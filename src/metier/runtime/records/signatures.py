@@ -119,11 +119,13 @@ def read_handle(host: Host, handle: str, *, protocol: str) -> str | None:
     run_id, separator, signature = handle.rpartition(".")
     if not separator or not run_id or len(handle) > _MAX_HANDLE_CHARACTERS or not handle.isascii():
         return None
+    # All secrets and identities, because keys can be rotated and 0.2 signed with another identity.
     wanted = [
         _sign_handle(run_id, protocol, store=store, secret=secret)
         for secret in load_store_secrets(host)
         for store in _list_identities(host)
     ]
+    # In constant time, so that a peer can't guess a signature byte by byte.
     return run_id if any(hmac.compare_digest(each, signature) for each in wanted) else None
 
 

@@ -380,6 +380,7 @@ def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
     """Return the stricter profile. An agent can only restrict the host, and one with a file is at least `guarded`."""
     if agent is None:
         return host
+    # The author of a file did not choose the user's `permissive`, so the default is the profile that asks.
     own = agent.profile or "guarded"
     return own if PROFILES.index(own) > PROFILES.index(host) else host
 

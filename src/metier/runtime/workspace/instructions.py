@@ -133,7 +133,7 @@ def _load(workspace: Path, layer: LayerName) -> _Layer | None:
     file = workspace / FOLDER / FILES[layer]
     try:
         data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
-    except (FileNotFoundError, IsADirectoryError):  # the sandbox may have mounted an empty folder at this path
+    except (FileNotFoundError, IsADirectoryError):  # a folder is no instruction
         return None
     except OSError as error:
         raise _refuse(file, f"The file cannot be read: {error.strerror}") from error

@@ -35,6 +35,7 @@ def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Hos
         try:
             yield _extend(host, registries, tuple(map(BorrowedSink, subscriptions)), report=report)
         finally:
+            # Closed here and not by a run, because a subscriber gets the events of all runs of the block.
             for subscription in subscriptions:
                 subscription.close()
 

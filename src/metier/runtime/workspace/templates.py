@@ -83,6 +83,7 @@ def write_template(template: Template, target: Path, *, replaced: Mapping[str, s
     try:
         for file, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            # "x", because another program may create the file after the check above.
             with path.open("xb") as stream:
                 written.append(path)
                 text = (replaced or {}).get(file)
