@@ -202,9 +202,9 @@ class RashDriver(RunDriver):
         services: Services,
         *,
         remembered: frozenset[str] = frozenset(),
-        is_told: bool = False,
+        has_resumed: bool = False,
     ) -> bool:
-        taken = await super()._take_answer(log, answer, services, remembered=remembered, is_told=is_told)
+        taken = await super()._take_answer(log, answer, services, remembered=remembered, has_resumed=has_resumed)
         running = [step for step in log.state.steps if step.phase == "running"] if taken else []
         for step in running:
             await log.record(StepRetried(step_id=step.step_id, reason="it was under way"))
