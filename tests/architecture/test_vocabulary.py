@@ -1,4 +1,4 @@
-"""Words that `docs/contributing/vocabulary.md` avoids: there may be fewer of them, and never more."""
+"""Limit the words that `docs/contributing/vocabulary.md` avoids. Their number may only fall."""
 
 import ast
 import functools
@@ -31,24 +31,21 @@ AVOIDED = {
     "beside": r"\bbeside\b",
 }
 ALLOWED = {
-    "anew": 2,
-    "begun": 33,
-    "beside": 35,
+    "begun": 20,
+    "beside": 7,
     "dearer": 2,
-    "go on": 31,
+    "go on": 17,
     "look whether": 1,
-    "put back": 1,
     "shall": 2,
-    "speaks for": 1,
-    "stands in": 7,
+    "stands in": 6,
     "sum up": 5,
-    "whom": 8,
+    "whom": 6,
 }
 """Occurrences that are left. Lower a number when you remove some; never raise it."""
-MAX_CLAUSES = 5
+MAX_CLAUSES = 4
 """Docstrings that start with a relative clause."""
-MAX_SURE_FINDS = 33
-MAX_WHAT_PER_1000 = 3.5
+MAX_SURE_FINDS = 32
+MAX_WHAT_PER_1000 = 1.5
 WORD = re.compile(r"[A-Za-z']+")
 
 
