@@ -129,7 +129,7 @@ async def try_rules(page: Here) -> Response:
     if form.get("do") != "save":
         return await _render_policy(page, draft=draft, past=past)
     workspace = page.state.host.workspace
-    # Another user, or an editor, may have saved since: don't overwrite rules that nobody compared.
+    # Another user, or an editor, may have saved since: don't overwrite rules that this user didn't compare.
     if read_policy_file(workspace).decode("utf-8", "replace") != before:
         raise HttpProblem(
             409, "rules_changed", "The rules changed since you opened the page", hint="Load the page again"
