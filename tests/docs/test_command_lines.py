@@ -74,14 +74,14 @@ def find_fault(words: tuple[str, ...]) -> str:
         return f"there is no command {words[0]!r}"
     command, rest = get_command(words[0]), words[1:]
     children: dict[str, Command] = getattr(command, "commands", {})
-    usual = children.get(getattr(command, "usual", ""))
+    default = children.get(getattr(command, "default", ""))
     """Return the problem of a group whose first word is not one of its commands."""
-    if children and rest and (rest[0] in children or (usual is None and OF_A_COMMAND.fullmatch(rest[0]))):
+    if children and rest and (rest[0] in children or (default is None and OF_A_COMMAND.fullmatch(rest[0]))):
         if rest[0] not in children:
             return f"{words[0]!r} has no command {rest[0]!r}"
         command, rest = children[rest[0]], rest[1:]
     else:
-        command = usual or command
+        command = default or command
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return _find_strange_option(rest, known | {"--help", "--debug"})
 

@@ -147,7 +147,7 @@ class LazyGroup(TyperGroup):
 
 
 def _hint_command(name: str) -> str:
-    """Suggest a task, a subcommand of the same name (`agent watch` for `agent runs watch`) or a similar command."""
+    """Suggest to run a task, a subcommand of this name (`agent runs watch` for `watch`), or a similar command."""
     if " " in name.strip():
         return f"To run a task, use `agent run {shlex.quote(name)}`"
     paths: Mapping[str, object] = importlib.import_module("metier.cli.help.help_texts").load_texts()
