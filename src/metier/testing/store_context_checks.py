@@ -48,7 +48,7 @@ async def _put(contexts: ContextStore, state: ContextState) -> ContextState:
     return await contexts.commit(state.context_id, ContextChange(state=state))
 
 
-async def a_state_comes_back_as_it_was_put(case: Case) -> None:
+async def check_a_state_is_read_as_written(case: Case) -> None:
     assert await case.first.contexts.find_state("c1") is None
 
     for version, value in enumerate(ODD):
@@ -62,7 +62,7 @@ async def a_state_comes_back_as_it_was_put(case: Case) -> None:
         assert stored == replace(state, version=version + 1, created_at=stored.created_at, updated_at=stored.updated_at)
 
 
-async def a_state_is_replaced_only_where_it_is_the_expected_one(case: Case) -> None:
+async def check_a_state_is_replaced_only_at_the_expected_version(case: Case) -> None:
     first = await _put(case.first.contexts, _state())
     await _put(case.second.contexts, replace(first, current_turn=2))
 
@@ -77,7 +77,7 @@ async def a_state_is_replaced_only_where_it_is_the_expected_one(case: Case) -> N
     assert await case.first.contexts.list_facts("c1") == []
 
 
-async def of_many_that_replace_a_state_one_wins(case: Case) -> None:
+async def check_one_of_several_concurrent_state_changes_wins(case: Case) -> None:
     for version in range(10):
         writers = [
             _put((case.first if number % 2 else case.second).contexts, _state(version, current_turn=number + 1))
@@ -90,7 +90,7 @@ def _event(text: JsonValue, *, turn: int = 1, message_id: str = "") -> NewEvent:
     return NewEvent(event_type="note", payload=text, turn_number=turn, agent_id="a", message_id=message_id)
 
 
-async def events_are_kept_in_order_and_bounded(case: Case) -> None:
+async def check_events_are_ordered_and_limited(case: Case) -> None:
     for value in ODD:
         await case.first.contexts.commit("c1", ContextChange(events=(_event(value),)))
     assert [event.payload for event in await case.second.contexts.list_events("c1")] == list(ODD)
@@ -106,7 +106,7 @@ async def events_are_kept_in_order_and_bounded(case: Case) -> None:
     assert await case.second.contexts.list_events("other") == []
 
 
-async def an_event_of_a_message_is_kept_once(case: Case) -> None:
+async def check_an_event_of_a_message_is_stored_once(case: Case) -> None:
     for _ in range(2):
         events = (_event("one", message_id="m1"), _event("two"), _event("three", message_id="m2"))
         await case.first.contexts.commit("c1", ContextChange(events=events))
@@ -116,7 +116,7 @@ async def an_event_of_a_message_is_kept_once(case: Case) -> None:
     assert [(event.number, event.payload) for event in events] == [(1, "one"), (2, "two"), (3, "three"), (4, "two")]
 
 
-async def a_context_that_waits_keeps_the_events_and_facts_of_its_turn(case: Case) -> None:
+async def check_a_waiting_context_keeps_the_events_and_facts_of_its_turn(case: Case) -> None:
     contexts = case.first.contexts
     await contexts.commit("c1", ContextChange(events=(_event("old", turn=1), _event("asked", turn=2))))
     full = tuple(_fact(f"k{number:02}") for number in range(MAX_POCKET_FACTS_PER_BUCKET))
@@ -135,7 +135,7 @@ def _fact(key: str, value: JsonValue = 1, *, bucket: str = "b", ttl_seconds: flo
     return NewFact(bucket=bucket, key=key, value=value, ttl_seconds=ttl_seconds)
 
 
-async def facts_are_replaced_removed_and_bounded(case: Case) -> None:
+async def check_facts_are_replaced_removed_and_limited(case: Case) -> None:
     contexts = case.first.contexts
     await contexts.commit("c1", ContextChange(facts=tuple(_fact(f"odd{n}", value) for n, value in enumerate(ODD))))
     for number, value in enumerate(ODD):
@@ -157,7 +157,7 @@ async def facts_are_replaced_removed_and_bounded(case: Case) -> None:
     assert keys == ["a", *(f"k{number:02}" for number in range(6, 55))]
 
 
-async def a_fact_whose_time_is_over_is_not_read(case: Case) -> None:
+async def check_an_expired_fact_is_not_read(case: Case) -> None:
     seconds = case.subject.lease_seconds
     facts = (_fact("short", ttl_seconds=seconds), _fact("long", ttl_seconds=1e6), _fact("ever"))
     await case.first.contexts.commit("c1", ContextChange(facts=facts))
@@ -171,7 +171,7 @@ async def a_fact_whose_time_is_over_is_not_read(case: Case) -> None:
     assert await case.second.contexts.find_fact("c1", "b", "short") is not None
 
 
-async def a_newer_summary_is_not_replaced_by_an_older_one(case: Case) -> None:
+async def check_a_newer_summary_is_not_replaced_by_an_older_one(case: Case) -> None:
     contexts = case.first.contexts
     await contexts.commit("c1", ContextChange(summary=NewSummary(text="all \x00 of it", upto=9)))
     state = await contexts.commit("c1", ContextChange(summary=NewSummary(text="half", upto=5)))
@@ -188,7 +188,7 @@ async def a_newer_summary_is_not_replaced_by_an_older_one(case: Case) -> None:
     assert found.summary == "newer"
 
 
-async def a_message_is_done_once_and_its_result_is_kept(case: Case) -> None:
+async def check_a_message_is_processed_once_and_its_result_is_stored(case: Case) -> None:
     claim = await _claim(case.first.contexts)
     under_way = await refused(DuplicateMessageError, _claim(case.second.contexts, "bob"))
     change = ContextChange(
@@ -212,7 +212,7 @@ async def _claim(
     return await contexts.claim_message(context_id, "m1", owner=owner, seconds=seconds)
 
 
-async def a_message_of_a_worker_that_is_gone_is_taken_over(case: Case) -> None:
+async def check_a_message_of_a_dead_worker_is_taken_over(case: Case) -> None:
     seconds = case.subject.lease_seconds
     old = await _claim(case.first.contexts, seconds=seconds)
     await case.first.contexts.renew_claim(old, seconds=seconds)
@@ -232,7 +232,7 @@ async def a_message_of_a_worker_that_is_gone_is_taken_over(case: Case) -> None:
     assert (found.result, state.version) == ("new", 0)
 
 
-async def a_claim_given_back_or_over_but_not_taken(case: Case) -> None:
+async def check_a_claim_that_was_released_or_has_expired(case: Case) -> None:
     seconds = case.subject.lease_seconds
     claim = await _claim(case.first.contexts, seconds=seconds)
     await case.first.contexts.release_claim(claim)
@@ -245,7 +245,7 @@ async def a_claim_given_back_or_over_but_not_taken(case: Case) -> None:
     assert (await refused(DuplicateMessageError, _claim(case.first.contexts))).result == 1
 
 
-async def a_message_answered_under_the_lease_of_a_run_needs_no_claim(case: Case) -> None:
+async def check_a_message_answered_under_the_lease_of_a_run_needs_no_claim(case: Case) -> None:
     await _claim(case.first.contexts)
     answer = ContextChange(state=_state(), completion=Completion(claim=None, message_id="m1", result="new"))
     await case.second.contexts.commit("c1", answer)
@@ -258,7 +258,7 @@ async def a_message_answered_under_the_lease_of_a_run_needs_no_claim(case: Case)
     assert (found.is_done, found.result, found.owner) == (True, "new", "")
 
 
-async def of_many_that_bring_a_message_one_does_it(case: Case) -> None:
+async def check_one_of_several_concurrent_claims_of_a_message_wins(case: Case) -> None:
     done: list[str] = []
 
     async def bring(number: int, message_id: str) -> None:
@@ -277,7 +277,7 @@ async def of_many_that_bring_a_message_one_does_it(case: Case) -> None:
     assert sorted(done) == sorted(f"m{number}" for number in range(10))
 
 
-async def a_token_is_redeemed_once(case: Case) -> None:
+async def check_a_token_is_redeemed_once(case: Case) -> None:
     state = await _put(case.first.contexts, _state(task_state="input_required", current_turn=2))
     good = Redemption(version=state.version, turn=2, digest="")
 
@@ -295,7 +295,7 @@ async def a_token_is_redeemed_once(case: Case) -> None:
     await refused(VersionConflictError, _put(case.second.contexts, state))
 
 
-async def a_token_of_a_context_that_ended_is_refused(case: Case) -> None:
+async def check_a_token_of_an_ended_context_is_rejected(case: Case) -> None:
     for ending in ENDED:
         name = f"over-{ending}"
         state = await _put(case.first.contexts, _state(task_state=ending, context_id=name))
@@ -303,7 +303,7 @@ async def a_token_of_a_context_that_ended_is_refused(case: Case) -> None:
         assert await case.second.contexts.redeem(name, redemption) is None
 
 
-async def the_message_that_brought_a_token_may_bring_it_again(case: Case) -> None:
+async def check_a_message_can_redeem_its_token_again(case: Case) -> None:
     state = await _put(case.first.contexts, _state())
     mine = Redemption(version=state.version, turn=1, digest="a" * 64)
     first = await case.first.contexts.redeem("c1", mine)
@@ -321,7 +321,7 @@ async def the_message_that_brought_a_token_may_bring_it_again(case: Case) -> Non
     assert await case.second.contexts.redeem("c1", mine) is None
 
 
-async def of_many_that_redeem_a_token_one_goes_on(case: Case) -> None:
+async def check_one_of_several_concurrent_redemptions_wins(case: Case) -> None:
     for version in range(10):
         state = await _put(case.first.contexts, _state(version * 2))
         won: list[ContextState] = []
@@ -338,7 +338,7 @@ async def of_many_that_redeem_a_token_one_goes_on(case: Case) -> None:
         assert len(won) == 1
 
 
-async def a_context_is_listed_and_forgotten_whole(case: Case) -> None:
+async def check_a_context_is_listed_and_deleted_completely(case: Case) -> None:
     await case.first.contexts.commit(
         "c1", ContextChange(state=_state(task_state="paused"), events=(_event("x"),), facts=(_fact("k"),))
     )
@@ -359,7 +359,7 @@ async def a_context_is_listed_and_forgotten_whole(case: Case) -> None:
     assert len(await case.first.contexts.list_facts("c2")) == 1
 
 
-async def names_and_values_that_no_store_takes_are_refused(case: Case) -> None:
+async def check_invalid_names_and_values_are_rejected(case: Case) -> None:
     contexts = case.first.contexts
     changes = (
         ContextChange(events=(replace(_event(1), event_type=""),)),
@@ -380,7 +380,7 @@ async def names_and_values_that_no_store_takes_are_refused(case: Case) -> None:
     assert await contexts.list_contexts() == []
 
 
-async def a_change_that_fails_leaves_nothing(case: Case) -> None:
+async def check_a_failed_change_writes_nothing(case: Case) -> None:
     stale = ContextChange(state=_state(5), events=(_event("x"),), facts=(_fact("k"),))
     await refused(StoreError, case.first.contexts.commit("c1", stale))
 

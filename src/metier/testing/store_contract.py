@@ -7,7 +7,6 @@
 Each check gets two handles on one empty database. A failed check raises `AssertionError`.
 """
 
-import inspect
 from contextlib import AsyncExitStack
 
 from metier.testing import store_context_checks, store_queue_checks, store_run_checks
@@ -17,9 +16,9 @@ CHECKS: tuple[Check, ...] = tuple(
     check
     for module in (store_run_checks, store_queue_checks, store_context_checks)
     for name, check in vars(module).items()
-    if inspect.iscoroutinefunction(check) and check.__module__ == module.__name__ and not name.startswith("_")
+    if name.startswith("check_")
 )
-"""Every public coroutine function of the modules, in the order of definition."""
+"""Every `check_…` function of the modules, in the order of definition."""
 
 
 async def run_check(check: Check, subject: Subject) -> None:

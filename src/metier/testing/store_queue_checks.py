@@ -24,7 +24,7 @@ async def _claim(case: Case, owner: str = "w", *, queue: str = "q") -> str:
     return lease.run_id if lease else ""
 
 
-async def runs_of_a_queue_are_claimed_oldest_first(case: Case) -> None:
+async def check_runs_of_a_queue_are_claimed_oldest_first(case: Case) -> None:
     for run_id in ("r2", "r1", "r3"):
         await _queue(case, run_id)
     await _queue(case, "other", queue="elsewhere")
@@ -40,7 +40,7 @@ async def runs_of_a_queue_are_claimed_oldest_first(case: Case) -> None:
     await refused(LeaseHeld, case.first.take_lease("r1", owner="me", seconds=1))
 
 
-async def only_runs_that_can_go_on_are_claimed(case: Case) -> None:
+async def check_only_runs_that_can_continue_are_claimed(case: Case) -> None:
     for status in ("completed", "failed", "paused", "input_required", "delegating", "canceled"):
         await _queue(case, f"r-{status}", status=status)
     assert await _claim(case) == ""
@@ -54,7 +54,7 @@ async def only_runs_that_can_go_on_are_claimed(case: Case) -> None:
     assert await _claim(case) == ""
 
 
-async def a_run_whose_worker_is_gone_is_claimed_by_another(case: Case) -> None:
+async def check_a_run_of_a_dead_worker_is_claimed_by_another(case: Case) -> None:
     await _queue(case, "r1")
     old = await case.first.claim_run(queue="q", owner="old", seconds=case.subject.lease_seconds)
     assert old is not None
@@ -72,7 +72,7 @@ async def a_run_whose_worker_is_gone_is_claimed_by_another(case: Case) -> None:
     await case.second.append(new, 2, build_entries(2))
 
 
-async def of_many_that_claim_each_gets_another_run(case: Case) -> None:
+async def check_concurrent_claims_get_different_runs(case: Case) -> None:
     for number in range(20):
         await _queue(case, f"r{number:02}")
     claimed: list[Lease] = []
@@ -90,7 +90,7 @@ async def of_many_that_claim_each_gets_another_run(case: Case) -> None:
     assert len({lease.token for lease in claimed}) == 20
 
 
-async def whoever_waits_for_entries_hears_of_them(case: Case) -> None:
+async def check_waiting_for_entries_ends_when_they_are_written(case: Case) -> None:
     lease = await case.start()
     heard: list[bool] = []
 
@@ -110,7 +110,7 @@ async def whoever_waits_for_entries_hears_of_them(case: Case) -> None:
     assert heard == [True] * 3
 
 
-async def word_for_whoever_drives_is_kept_the_first_one(case: Case) -> None:
+async def check_the_first_request_to_end_a_run_is_stored(case: Case) -> None:
     await refused(RunUnknown, case.second.ask_to_end("r1", "soon"))
     lease = await case.start()
     row = await case.first.find_run("r1")
@@ -139,14 +139,14 @@ _MESSAGE = OutboxRow(
 _SOON = NOON + timedelta(seconds=30)
 
 
-async def check_a_message_is_put_once(case: Case) -> None:
+async def check_an_outgoing_message_is_stored_once(case: Case) -> None:
     assert await case.first.outbox.put([_MESSAGE, replace(_MESSAGE, key="k2")]) == 2
     assert await case.second.outbox.put([replace(_MESSAGE, payload="other")]) == 0
     assert [row.payload for row in await case.second.outbox.list("agent") if row.key == "k1"] == [_MESSAGE.payload]
     assert await case.first.outbox.list("another queue") == []
 
 
-async def check_a_message_is_claimed_by_one_process_until_its_time_is_over(case: Case) -> None:
+async def check_an_outgoing_message_is_claimed_by_one_process_until_the_claim_expires(case: Case) -> None:
     await case.first.outbox.put([_MESSAGE])
     assert await case.first.outbox.claim("agent", now=NOON - timedelta(seconds=1), until=_SOON) is None
 
@@ -172,7 +172,7 @@ async def check_a_message_is_claimed_by_one_process_until_its_time_is_over(case:
     assert kept.state == "sent"
 
 
-async def check_a_message_that_failed_waits_for_its_next_time(case: Case) -> None:
+async def check_a_failed_outgoing_message_waits_for_its_next_attempt(case: Case) -> None:
     await case.first.outbox.put([_MESSAGE])
     row = await case.first.outbox.claim("agent", now=NOON, until=_SOON)
     assert row is not None
@@ -185,7 +185,7 @@ async def check_a_message_that_failed_waits_for_its_next_time(case: Case) -> Non
     assert await case.second.outbox.claim("agent", now=later, until=later + timedelta(minutes=1)) is not None
 
 
-async def check_receivers_go_with_their_run(case: Case) -> None:
+async def check_receivers_are_deleted_with_their_run(case: Case) -> None:
     outbox = case.first.outbox
     await case.first.create_run(build_run("r1"))
     await case.first.create_run(build_run("r2"))
@@ -283,7 +283,7 @@ async def check_a_firing_is_settled_once(case: Case) -> None:
     assert await case.first.schedules.list_firings("agent", name="other") == []
 
 
-async def check_the_history_of_a_schedule_is_bounded_and_what_is_open_stays(case: Case) -> None:
+async def check_the_history_of_a_schedule_is_limited_and_keeps_open_firings(case: Case) -> None:
     mark = await case.first.schedules.open_mark(_MARK)
     firings = [_build_firing(1, is_open=True), *(_build_firing(minute) for minute in range(2, MAX_FIRINGS + 50))]
     assert await case.first.schedules.decide_due(mark, decided_to=firings[-1].due_at, firings=firings)
@@ -318,7 +318,7 @@ async def check_usage_is_summed_by_each_group(case: Case) -> None:
     assert [(day, name, amounts.calls) for day, name, amounts in by_day] == [("2026-11-02", "openai/b", 2)]
 
 
-async def check_usage_before_a_time_is_left_out(case: Case) -> None:
+async def check_usage_before_a_time_is_excluded(case: Case) -> None:
     await case.first.create_run(build_run("r1"))
     await case.first.usage.record("r1", [_FIRST, _LATER])
 
@@ -353,7 +353,7 @@ async def check_usage_recorded_at_once_is_counted_once(case: Case) -> None:
     assert sum(total.amounts.calls for total in await case.first.usage.sum_by("model")) == 3
 
 
-async def check_totals_outlive_the_run(case: Case) -> None:
+async def check_totals_remain_after_the_run_is_deleted(case: Case) -> None:
     await case.first.create_run(build_run("r1"))
     await case.first.usage.record("r1", [_FIRST])
     await case.first.delete_run("r1")
@@ -362,7 +362,7 @@ async def check_totals_outlive_the_run(case: Case) -> None:
     assert await case.second.usage.count_created() == (0, 0)
 
 
-async def check_usage_without_a_time_counts_for_the_last_change(case: Case) -> None:
+async def check_usage_without_a_time_counts_at_the_last_change(case: Case) -> None:
     await case.first.create_run(build_run("r1"))
     await case.first.usage.record("r1", [_FIRST._replace(hour="")])
 

@@ -30,7 +30,7 @@ from metier.testing.store_case import (
 )
 
 
-async def entries_come_back_exactly(case: Case) -> None:
+async def check_entries_are_read_as_written(case: Case) -> None:
     lease = await case.start()
     odd = [b"", b"\x00\xff\n", "ünïcode ✓".encode(), b"x" * 3_000_000]
     entries = [StoredEntry(seq, f"kind-{seq}", data) for seq, data in enumerate(odd, start=1)]
@@ -43,7 +43,7 @@ async def entries_come_back_exactly(case: Case) -> None:
     assert await case.second.read_journal("unknown") == []
 
 
-async def reading_starts_and_stops_where_it_is_told(case: Case) -> None:
+async def check_a_journal_can_be_read_in_parts(case: Case) -> None:
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1, 1000), durable=False)
 
@@ -55,7 +55,7 @@ async def reading_starts_and_stops_where_it_is_told(case: Case) -> None:
     assert len(await case.second.read_journal("r1")) == 1000
 
 
-async def journals_of_runs_do_not_mix(case: Case) -> None:
+async def check_journals_of_runs_are_separate(case: Case) -> None:
     one = await case.start("r1")
     two = await case.start("r11")
     await case.first.append(one, 1, build_entries(1, text="one"))
@@ -65,7 +65,7 @@ async def journals_of_runs_do_not_mix(case: Case) -> None:
     assert await case.first.read_journal("r11") == build_entries(1, text="two")
 
 
-async def a_taken_place_is_refused_and_nothing_is_written(case: Case) -> None:
+async def check_a_taken_position_is_rejected_and_nothing_is_written(case: Case) -> None:
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1, 3))
 
@@ -76,7 +76,7 @@ async def a_taken_place_is_refused_and_nothing_is_written(case: Case) -> None:
     assert await case.first.read_journal("r1") == build_entries(1, 3)
 
 
-async def a_run_begins_with_its_entries_and_a_driver_or_not_at_all(case: Case) -> None:
+async def check_a_run_starts_with_entries_and_driver_or_not_at_all(case: Case) -> None:
     entries = build_entries(1, 2)
     lease = await case.first.begin_run(build_run("r1"), entries, owner="ann", seconds=case.subject.lease_seconds)
 
@@ -90,7 +90,7 @@ async def a_run_begins_with_its_entries_and_a_driver_or_not_at_all(case: Case) -
     assert await case.second.read_journal("r1") == [*entries, *build_entries(3)]
 
 
-async def a_gap_is_refused(case: Case) -> None:
+async def check_a_gap_is_rejected(case: Case) -> None:
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1))
 
@@ -99,7 +99,7 @@ async def a_gap_is_refused(case: Case) -> None:
     assert await case.first.read_journal("r1") == build_entries(1)
 
 
-async def of_many_writers_at_one_place_one_wins(case: Case) -> None:
+async def check_one_of_several_concurrent_writers_wins(case: Case) -> None:
     lease = await case.start()
     for seq in range(1, 21):
         writers = [
@@ -113,7 +113,7 @@ async def of_many_writers_at_one_place_one_wins(case: Case) -> None:
     assert [entry.seq for entry in await case.first.read_journal("r1")] == list(range(1, 21))
 
 
-async def a_driver_whose_lease_was_taken_writes_nothing(case: Case) -> None:
+async def check_a_driver_that_lost_its_lease_writes_nothing(case: Case) -> None:
     old = await case.start(owner="ann")
     await case.let_lease_end()
     new = await case.take(owner="bob")
@@ -133,7 +133,7 @@ async def a_driver_whose_lease_was_taken_writes_nothing(case: Case) -> None:
     assert (run.status, run.driver) == ("pending", "bob")
 
 
-async def a_lease_that_ended_but_that_nobody_took_still_writes(case: Case) -> None:
+async def check_an_expired_lease_that_was_not_taken_over_can_write(case: Case) -> None:
     lease = await case.start()
     await case.let_lease_end()
 
@@ -143,7 +143,7 @@ async def a_lease_that_ended_but_that_nobody_took_still_writes(case: Case) -> No
     await refused(LeaseHeld, case.second.take_lease("r1", owner="bob", seconds=1))
 
 
-async def a_lease_given_back_writes_no_more(case: Case) -> None:
+async def check_a_released_lease_cannot_write(case: Case) -> None:
     lease = await case.start()
     await case.first.release_lease(lease)
 
@@ -152,7 +152,7 @@ async def a_lease_given_back_writes_no_more(case: Case) -> None:
     assert (await case.second.take_lease("r1", owner="bob", seconds=1)).left_by == ""
 
 
-async def a_held_lease_names_its_holder(case: Case) -> None:
+async def check_an_error_about_a_held_lease_names_its_holder(case: Case) -> None:
     await case.start(owner="ann@host")
 
     failure = await refused(LeaseHeld, case.second.take_lease("r1", owner="bob", seconds=1))
@@ -164,7 +164,7 @@ async def a_held_lease_names_its_holder(case: Case) -> None:
     assert run.driver == "ann@host"
 
 
-async def a_heartbeat_keeps_the_lease(case: Case) -> None:
+async def check_a_heartbeat_renews_the_lease(case: Case) -> None:
     lease = await case.start()
     seconds = case.subject.lease_seconds
     for _ in range(3):
@@ -179,7 +179,7 @@ async def a_heartbeat_keeps_the_lease(case: Case) -> None:
     assert (await case.second.take_lease("r1", owner="bob", seconds=1)).left_by == lease.owner
 
 
-async def tokens_only_grow(case: Case) -> None:
+async def check_lease_tokens_only_increase(case: Case) -> None:
     tokens = [(await case.start()).token]
     for _ in range(3):
         await case.let_lease_end()
@@ -191,7 +191,7 @@ async def tokens_only_grow(case: Case) -> None:
     assert tokens == sorted(set(tokens))
 
 
-async def a_driver_of_a_deleted_run_cannot_write_into_its_namesake(case: Case) -> None:
+async def check_a_driver_of_a_deleted_run_cannot_write_to_a_run_of_the_same_id(case: Case) -> None:
     old = await case.start()
     await case.let_lease_end()
     await case.second.delete_run("r1")
@@ -203,7 +203,7 @@ async def a_driver_of_a_deleted_run_cannot_write_into_its_namesake(case: Case) -
     assert new.token > old.token
 
 
-async def of_many_that_want_a_lease_one_gets_it(case: Case) -> None:
+async def check_one_of_several_concurrent_requests_gets_the_lease(case: Case) -> None:
     for number in range(20):
         run_id = f"r{number}"
         await case.first.create_run(build_run(run_id))
@@ -216,7 +216,7 @@ async def of_many_that_want_a_lease_one_gets_it(case: Case) -> None:
         assert outcomes.count(LeaseHeld) == 7
 
 
-async def a_run_with_a_long_journal_is_created_at_once(case: Case) -> None:
+async def check_a_run_with_a_long_journal_is_created_at_once(case: Case) -> None:
     entries = build_entries(1, 9000)
 
     await case.first.create_run(build_run("r1"), entries)
@@ -224,7 +224,7 @@ async def a_run_with_a_long_journal_is_created_at_once(case: Case) -> None:
     assert await case.second.read_journal("r1") == entries
 
 
-async def a_run_is_created_once_and_must_exist_to_be_driven(case: Case) -> None:
+async def check_a_run_is_created_once_and_must_exist_for_a_lease(case: Case) -> None:
     await case.first.create_run(build_run("r1"))
 
     await refused(RunExists, case.second.create_run(build_run("r1")))
@@ -235,7 +235,7 @@ async def a_run_is_created_once_and_must_exist_to_be_driven(case: Case) -> None:
     assert await case.first.find_run("") is None
 
 
-async def the_index_keeps_every_field(case: Case) -> None:
+async def check_the_index_stores_every_field(case: Case) -> None:
     row = RunRow(
         run_id="r1",
         context_id="c1",
@@ -286,7 +286,7 @@ async def the_index_keeps_every_field(case: Case) -> None:
     )
 
 
-async def runs_are_found_by_every_field_alone_and_together(case: Case) -> None:
+async def check_runs_are_found_by_each_field_and_by_combinations(case: Case) -> None:
     for number in range(8):
         row = replace(
             build_run(f"2026-{number}"),
@@ -321,7 +321,7 @@ async def runs_are_found_by_every_field_alone_and_together(case: Case) -> None:
     assert [row.run_id for row in (*first, *second)] == [f"2026-{number}" for number in (7, 6, 5, 4, 3, 2)]
 
 
-async def text_that_is_not_unicode_does_no_harm(case: Case) -> None:
+async def check_invalid_unicode_is_stored_safely(case: Case) -> None:
     await case.first.create_run(replace(build_run("r1"), task="odd \udcff name"))
 
     run = await case.first.find_run("r1")
@@ -329,7 +329,7 @@ async def text_that_is_not_unicode_does_no_harm(case: Case) -> None:
     assert run.task == "odd ? name"
 
 
-async def runs_are_listed_newest_first_and_by_what_is_asked(case: Case) -> None:
+async def check_runs_are_listed_newest_first_and_filtered(case: Case) -> None:
     for number, run_id in enumerate(["a_1", "a%2", "ab3", "b4"]):
         earlier = replace(build_run(run_id, context_id=f"c{number % 2}"), created_at=NOON - timedelta(days=number))
         await case.first.create_run(earlier)  # the clock jumps back, but the last run is still the newest
@@ -350,7 +350,7 @@ async def runs_are_listed_newest_first_and_by_what_is_asked(case: Case) -> None:
     assert [row.driver for row in await case.second.list_runs(prefix="a")] == ["ann", "", ""]
 
 
-async def a_list_goes_on_behind_the_last_row_of_a_page(case: Case) -> None:
+async def check_a_page_continues_after_the_last_row_of_the_previous_one(case: Case) -> None:
     for number in range(7):
         queue = "odd" if number % 2 else ""
         await case.first.create_run(replace(build_run(f"r{number}"), queue=queue))
@@ -374,7 +374,7 @@ async def a_list_goes_on_behind_the_last_row_of_a_page(case: Case) -> None:
     assert [row.run_id for row in await case.second.list_runs(queue="odd", status="pending")] == ["r5", "r3", "r1"]
 
 
-async def approvals_are_found_by_the_beginning_of_their_id(case: Case) -> None:
+async def check_approvals_are_found_by_a_prefix_of_their_id(case: Case) -> None:
     lease = await case.start()
     for approval_id in ("a%1", "a_2", "ab3", "b4"):
         await case.first.put_approval(lease, build_approval(approval_id))
@@ -389,7 +389,7 @@ async def approvals_are_found_by_the_beginning_of_their_id(case: Case) -> None:
     assert await found("c") == []
 
 
-async def ended_runs_are_found_and_deleted_in_batches(case: Case) -> None:
+async def check_ended_runs_are_found_and_deleted_in_batches(case: Case) -> None:
     for number in range(5):
         lease = await case.start(f"r{number}")
         await case.first.append(lease, 1, build_entries(1, 2))
@@ -418,7 +418,7 @@ async def ended_runs_are_found_and_deleted_in_batches(case: Case) -> None:
     assert await case.second.list_ended(updated_before=NOON - timedelta(days=365)) == []
 
 
-async def the_first_decision_counts(case: Case) -> None:
+async def check_the_first_decision_counts(case: Case) -> None:
     lease = await case.start()
     row = build_approval("a1")
     await case.first.put_approval(lease, row)
@@ -448,7 +448,7 @@ async def the_first_decision_counts(case: Case) -> None:
     await refused(ApprovalUnknown, case.first.decide_approval("a2", status="denied", decided_by="eve"))
 
 
-async def of_many_decisions_one_counts(case: Case) -> None:
+async def check_one_of_several_concurrent_decisions_counts(case: Case) -> None:
     lease = await case.start()
     winners: list[str] = []
 
@@ -467,7 +467,7 @@ async def of_many_decisions_one_counts(case: Case) -> None:
     assert [row.decided_by for row in await case.first.list_approvals()] == winners
 
 
-async def blobs_come_back_exactly_and_are_kept_once(case: Case) -> None:
+async def check_blobs_are_read_as_written_and_stored_once(case: Case) -> None:
     for data in (b"", b"small", b"\x00" * 70_000, bytes(range(256)) * 20_000):
         digest = await case.first.put_blob(data)
         assert digest == hashlib.sha256(data).hexdigest()
@@ -478,7 +478,7 @@ async def blobs_come_back_exactly_and_are_kept_once(case: Case) -> None:
         await refused(BlobUnknown, case.first.get_blob(unknown))
 
 
-async def many_may_put_the_same_large_blob_at_once(case: Case) -> None:
+async def check_the_same_large_blob_can_be_stored_concurrently(case: Case) -> None:
     data = bytes(range(256)) * 12_000
     digest = hashlib.sha256(data).hexdigest()
 
@@ -488,7 +488,7 @@ async def many_may_put_the_same_large_blob_at_once(case: Case) -> None:
     assert await case.first.get_blob(digest) == data
 
 
-async def deleting_a_run_removes_all_of_it(case: Case) -> None:
+async def check_deleting_a_run_removes_all_its_data(case: Case) -> None:
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1, 5))
     await case.first.put_approval(lease, build_approval("a1"))
@@ -503,7 +503,7 @@ async def deleting_a_run_removes_all_of_it(case: Case) -> None:
     await refused(RunUnknown, case.first.delete_run("r1"))
 
 
-async def blobs_go_with_the_last_run_that_names_them(case: Case) -> None:
+async def check_blobs_are_deleted_with_the_last_run_that_refers_to_them(case: Case) -> None:
     shared, own, fresh = [await case.first.put_blob(text) for text in (b"shared", b"own" * 50_000, b"fresh")]
     one, two = await case.start("r1"), await case.start("r2")
     await case.first.append(one, 1, [StoredEntry(1, "note", f'["{shared}", "sha256:{own}"]'.encode())])
@@ -519,7 +519,7 @@ async def blobs_go_with_the_last_run_that_names_them(case: Case) -> None:
     await refused(BlobUnknown, case.second.get_blob(own))
 
 
-async def blob_that_the_reason_of_a_new_run_names_stays(case: Case) -> None:
+async def check_a_blob_stays_if_the_reason_of_a_new_run_refers_to_it(case: Case) -> None:
     wanted = await case.first.put_blob(b"wanted")
     await case.first.create_run(replace(build_run("r1"), reason=f"request:{wanted}"))
     await case.start("r2")
@@ -531,7 +531,7 @@ async def blob_that_the_reason_of_a_new_run_names_stays(case: Case) -> None:
     assert await case.second.get_blob(wanted) == b"wanted"
 
 
-async def two_hundred_runs_at_once(case: Case) -> None:
+async def check_two_hundred_runs_at_once(case: Case) -> None:
     async def drive(number: int) -> None:
         store = case.first if number % 2 else case.second
         run_id = f"run-{number:03}"
@@ -553,7 +553,7 @@ async def two_hundred_runs_at_once(case: Case) -> None:
         assert await case.first.read_journal(run.run_id) == build_entries(1, 10)
 
 
-async def a_closed_store_says_so(case: Case) -> None:
+async def check_a_closed_store_raises_an_error(case: Case) -> None:
     lease = await case.start()
     await case.first.close()
     await case.first.close()
