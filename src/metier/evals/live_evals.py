@@ -236,6 +236,7 @@ class Plan(Value):
 
 def write_plan(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    # Durable, because without its plan an eval can't be resumed, and its runs would be paid for again.
     replace_file(folder / PLAN, plan.model_dump_json(indent=2).encode() + b"\n", durable=True)
 
 

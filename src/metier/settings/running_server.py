@@ -29,7 +29,7 @@ def write_token(folder: Path, token: str) -> Path:
     """Write the token to a file that is private from the start. Raises `UsageError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        folder.chmod(0o700)  # it may exist with other permissions
         file = folder / "token"
         replace_file(file, f"{token}\n".encode("ascii"))
     except OSError as error:
@@ -106,7 +106,7 @@ def _is_alive(pid: object) -> bool:
     if not isinstance(pid, int) or pid <= 0:
         return False
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # sends nothing, but fails if the process is gone
     except OSError:
         return False
     return True

@@ -62,10 +62,11 @@ def record_launch(mark: str, *, workspace: str, missing: list[str], quarantine: 
     record, draft = f"{folder}/{mark}", f"{folder}/.{mark}"
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        # Locked and written before it gets its name: a record without a lock counts as abandoned.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         fields = [workspace, _identify(workspace), quarantine and f"{quarantine}/{mark}", *missing]
         os.write(descriptor, os.fsencode("\0".join(fields)))
-        os.rename(draft, record)  # noqa: PTH104  whole from the first moment on
+        os.rename(draft, record)  # noqa: PTH104
     except BaseException:
         os.close(descriptor)
         raise
@@ -77,6 +78,7 @@ def read_records() -> Records:
     global _last  # noqa: PLW0603
     folder = _locate()
     try:
+        # Before the listing, so that a change during the listing makes the next call read again.
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116
         if _last[0] == folder and _last[1][0] == changed:
             return _last[1]
@@ -104,6 +106,7 @@ def adopt(path: str) -> None:
                 descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 os.write(descriptor, os.fsencode(f"\0{_ADOPTED}{found}"))
                 os.close(descriptor)
+                # Appending to a file doesn't change the time of its folder, by which `read_records` detects changes.
                 os.utime(folder)
 
 
@@ -119,6 +122,7 @@ def settle(path: str) -> list[str]:
     try:
         moved.extend(place for name in record.missing if (place := _move_away(record, name)))
     except OSError as error:
+        # The record must stay: without it, the path that could not be moved would be read.
         return [*moved, f"{record.workspace} (not moved, and not read: {error.strerror})"]
     with suppress(OSError):
         os.unlink(path)  # noqa: PTH108
@@ -136,6 +140,7 @@ def settle_abandoned() -> None:
         with suppress(OSError):
             descriptor = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
+                # Fails for a record whose supervisor is still running.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 settle(f"{folder}/{name}")
             finally:

@@ -66,6 +66,7 @@ class Walk:
     def _folder(self, path: str, id: str, depth: int) -> Iterator[FoundDefinition]:  # noqa: A002
         try:
             if self.folders is not None:
+                # Before the listing: a later change then shows in the time of the folder.
                 self.folders.append((path, os.stat(path)))  # noqa: PTH116 - text, not a Path: speed
             with os.scandir(path) as entries:
                 listed = list(entries)

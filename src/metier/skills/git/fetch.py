@@ -35,6 +35,7 @@ _PASSED_ON = frozenset(
         *("SYSTEMROOT", "USERPROFILE", "APPDATA", "COMSPEC", "TEMP"),
     }
 )
+# No hook, filter, credential helper, prompt or background process may run, and `ext::` addresses would start programs.
 _SETTINGS = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
@@ -172,6 +173,7 @@ def _build_variables(session: GitSession) -> dict[str, str]:
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_LFS_SKIP_SMUDGE": "1",
+        # Replace refs of a repository could show other content under the hash of a commit.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
@@ -183,6 +185,7 @@ def _build_variables(session: GitSession) -> dict[str, str]:
             "GIT_CONFIG_COUNT": "2",
             "GIT_CONFIG_KEY_0": f"http.{session.url}.extraHeader",
             "GIT_CONFIG_VALUE_0": f"Authorization: Basic {session.secret}",
+            # A redirect would send the secret to another address.
             "GIT_CONFIG_KEY_1": "http.followRedirects",
             "GIT_CONFIG_VALUE_1": "false",
         }
@@ -385,7 +388,7 @@ async def write_files(fetched: Fetched, folder: Path) -> None:
             if header != f"{file.blob} blob {file.size}".encode():
                 raise SkillRejected(f"{file.path!r} is not in the repository as its commit says")
             await _write_file(reader, folder / file.path, file)
-            await reader.receive_exactly(1)
+            await reader.receive_exactly(1)  # the line end after each object
 
 
 async def _write_file(reader: BufferedByteReceiveStream, path: Path, file: TreeFile) -> None:
@@ -421,6 +424,7 @@ async def _resolve(session: GitSession, source: GitSource) -> RemoteRef:
         raise SkillError(f"{wanted!r} is both a branch and a tag", hint=hint)
     if not found:
         raise _unknown_ref(wanted)
+    # An attacker could name a branch like the short form of a trusted commit.
     if _HEXADECIMAL.fullmatch(wanted):
         hint = f"Write all 40 digits of the commit, or @{found[0]} for what has that name"
         raise SkillError(f"{wanted!r} can be a shortened commit, and the repository has {found[0]!r}", hint=hint)

@@ -46,7 +46,7 @@ def _get_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = store / digest
     if _holds(target, digest):
-        os.utime(target)
+        os.utime(target)  # for `_prune`, which deletes copies that were not used for a long time
         return target
     _prune(store)
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store))
@@ -61,6 +61,7 @@ def _get_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
                 target.rename(aside / "damaged")
         with suppress(OSError):
             (aside / "skill").rename(target)
+        # Another process may have won the race for the name; its copy is as good if it has the same bytes.
         if not _holds(target, digest):
             raise refuse_changed(package)
     finally:
@@ -87,10 +88,12 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_file(source: str, target: Path) -> None:
+    # O_NONBLOCK: a pipe that replaced the file after the listing must not block.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(source, flags), "rb") as stream, target.open("xb") as copy:
         shutil.copyfileobj(stream, copy)
         is_executable = os.fstat(stream.fileno()).st_mode & stat.S_IXUSR
+    # Read-only, because a changed file would make the copy unusable for later runs.
     target.chmod(0o500 if is_executable else 0o400)
 
 

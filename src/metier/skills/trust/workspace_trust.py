@@ -28,6 +28,7 @@ from metier.errors import ConfigError
 from metier.skills.git.clones import find_origin, get_source, get_unpacked
 from metier.values import Value
 
+# Limits of the survey, which runs at the start of every command. Beyond them, files are not recorded as created here.
 _MAX_FILES = 2000
 _MAX_BYTES = 32 * 1024 * 1024
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", ".venv"})
@@ -244,6 +245,7 @@ def record_trust(
     )
     path = _path(home, workspace)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Durable: if a power cut lost the decision, the folder would be untrusted again.
     replace_file(path, _RECORD.dump_json(record, indent=1), durable=True)
     return record
 
