@@ -3,12 +3,11 @@
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from pathlib import Path
 
 import anyio
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from metier.engine.entries.entry import Entry
 from metier.engine.replay.recorded_store import RecordedStore
