@@ -75,7 +75,6 @@ def find_fault(words: tuple[str, ...]) -> str:
     command, rest = get_command(words[0]), words[1:]
     children: dict[str, Command] = getattr(command, "commands", {})
     default = children.get(getattr(command, "default", ""))
-    """Return the problem of a group whose first word is not one of its commands."""
     if children and rest and (rest[0] in children or (default is None and OF_A_COMMAND.fullmatch(rest[0]))):
         if rest[0] not in children:
             return f"{words[0]!r} has no command {rest[0]!r}"
