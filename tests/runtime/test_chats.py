@@ -224,7 +224,7 @@ async def test_a_stopped_turn_continues_when_asked_to_and_is_ended_by_the_next_m
         assert turn is not None
         assert turn.wait_kind == "stopped"
 
-        done = await chat.go_on()
+        done = await chat.continue_turn()
         assert done is not None
         assert (done.run_id, done.status) == (stopped.run_id, "completed")
         assert await chat.find_open_turn() is None
@@ -251,7 +251,7 @@ async def test_a_message_that_is_refused_leaves_the_turn_to_any_process_that_dri
             await chat.send("Never mind")
 
         await store.release_lease(lease)
-        done = await chat.go_on()
+        done = await chat.continue_turn()
         assert done is not None
         assert (done.run_id, done.status) == (stopped.run_id, "completed")
 
@@ -284,7 +284,7 @@ async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_
         )
 
         with pytest.raises(RunUnknown, match="was ended before it began"):
-            await chat.go_on()
+            await chat.continue_turn()
         state = await chat.send("second")
 
         assert state.status == "completed"

@@ -413,8 +413,8 @@ class RunDriver:
             row = build_row(run.folder.name, started, now=self.host.clock.now(), queue=queue)
             # One transaction: a crash leaves no run, or one that knows its pins, limits, profile and model.
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=terms.lease_seconds)
-            begun = replace(options, lease_terms=replace(terms, lease=lease))
-            async with self.writing(lease.run_id, begun, known=(started,), stream=stream) as log:
+            leased = replace(options, lease_terms=replace(terms, lease=lease))
+            async with self.writing(lease.run_id, leased, known=(started,), stream=stream) as log:
                 report_truncated_layers(log, services)
                 await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:

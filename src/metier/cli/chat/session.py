@@ -263,7 +263,7 @@ class Session:
         match turn.wait_kind:
             case "interrupted":
                 warn_line(f"Continuing the interrupted turn: {asked}")
-                await self._drive(lambda watch: self._chat.go_on(watch=watch))
+                await self._drive(lambda watch: self._chat.continue_turn(watch=watch))
             case "approval":
                 warn_line(f"The last turn is waiting for your approval: {asked}; type /approve to decide")
             case "input" | "in_doubt":
@@ -322,7 +322,7 @@ class Session:
             answer = await self._ask(following)
             if answer is None:
                 return
-            following = await self._watch(partial(self._chat.go_on, answer))
+            following = await self._watch(partial(self._chat.continue_turn, answer))
 
     async def _ask(self, status: RunStatus) -> Answer | None:
         if status.pause not in ("input", "in_doubt"):

@@ -257,14 +257,14 @@ async def approve(context: ChatContext, approval: str) -> None:
             warn_line("Not decided")
             return
         await context.chat.runtime.approvals.decide(question, reply)
-    await context.drive(lambda watch: context.chat.go_on(watch=watch))
+    await context.drive(lambda watch: context.chat.continue_turn(watch=watch))
 
 
 async def continue_turn(context: ChatContext, _: str) -> None:
     if await context.chat.find_open_turn() is None and await context.chat.find_reopenable() is None:
         warn_line("Nothing to continue: the last turn has ended")
         return
-    await context.drive(lambda watch: context.chat.go_on(watch=watch))
+    await context.drive(lambda watch: context.chat.continue_turn(watch=watch))
 
 
 async def compact(context: ChatContext, _: str) -> None:

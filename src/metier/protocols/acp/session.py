@@ -210,9 +210,9 @@ class Session:
     async def _take_turn(self, prompt: Prompt | None, options: DriveOptions) -> RunState | None:
         turn = await self.chat.find_open_turn()
         if prompt is None:
-            return await self.chat.go_on(watch=options)
+            return await self.chat.continue_turn(watch=options)
         if turn is not None and turn.is_asking:
-            return await self.chat.go_on(_read_answer(turn, prompt.text), options)
+            return await self.chat.continue_turn(_read_answer(turn, prompt.text), options)
         return await self.chat.send(prompt.text, options, is_typed=False, given=prompt.given)
 
     async def _ask(self, question: ApprovalQuestion) -> Reply | None:

@@ -250,7 +250,7 @@ class Chat:
         state = await self.runtime.read(missing[-1].run_id)
         return None if state.phase in FINAL else await get_status(self.runtime.store, state, row=missing[-1])
 
-    async def go_on(self, answer: Answer | None = None, watch: DriveOptions | None = None) -> RunState | None:
+    async def continue_turn(self, answer: Answer | None = None, watch: DriveOptions | None = None) -> RunState | None:
         """Continue the open turn; None if there is none. Raises `LeaseHeld` if another process drives it."""
         turn = await self.find_open_turn()
         if turn is not None:
@@ -440,10 +440,10 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
     check_names(context_id=context_id)
     conversation = await read_conversation(runtime.store, context_id)
     had = conversation.choices
-    kept = had.get("agent", "")
-    if not request.may_name_built_in and is_built_in(runtime.host, kept):
-        kept = ""
-    agent = request.agent or kept or runtime.host.settings.runtime.agent or BUILT_IN
+    last_agent = had.get("agent", "")
+    if not request.may_name_built_in and is_built_in(runtime.host, last_agent):
+        last_agent = ""
+    agent = request.agent or last_agent or runtime.host.settings.runtime.agent or BUILT_IN
     is_same = not request.agent or request.agent == had.get("agent")
     model = request.model or (had.get("model", "") if is_same else "")
     chat = Chat(runtime, conversation, agent=agent, model=model, may_name_built_in=request.may_name_built_in)

@@ -135,21 +135,21 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
     chosen = [file for file in plan.waiting if overwrite or not file.is_conflict]
     async with runtime.writing(plan.run_id) as log:
         # The intent is recorded before any file is written: after a crash, the same undo is completed.
-        begun = plan.open_undo
-        if begun is None:
-            begun = UndoStarted(
+        intent = plan.open_undo
+        if intent is None:
+            intent = UndoStarted(
                 undo_id=f"undo-{log.state.undone + 1}",
                 to_step=plan.to,
                 changes=tuple([await _keep_change(runtime, file) for file in chosen]),
                 undone_by=by,
             )
-            await log.record(begun, durable=True)
+            await log.record(intent, durable=True)
         restored, failed = await _restore(runtime, chosen)
         left = [f"{file.path}: {file.cannot}" for file in plan.files if file.cannot]
         left += [f"{file.path}: it changed since" for file in plan.conflicts if not overwrite]
-        ended = UndoFinished(undo_id=begun.undo_id, files=len(restored), left_alone=(*left, *failed))
+        ended = UndoFinished(undo_id=intent.undo_id, files=len(restored), left_alone=(*left, *failed))
         await log.record(ended, durable=True)
-        return Undone(undo_id=begun.undo_id, restored=tuple(restored), left_alone=ended.left_alone)
+        return Undone(undo_id=intent.undo_id, restored=tuple(restored), left_alone=ended.left_alone)
 
 
 async def render_change(runtime: Runtime, change: FileChange) -> str:

@@ -159,12 +159,12 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
 
 async def _list_paused(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
     """List all runs with this status that have no driver. All pages, so that long waits don't hide newer runs."""
-    parked: list[RunRow] = []
+    paused: list[RunRow] = []
     last = 0
     while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MAX_LOOKED_AT):
-        parked += [row for row in page if not row.driver]
+        paused += [row for row in page if not row.driver]
         last = page[-1].number
-    return parked
+    return paused
 
 
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:

@@ -88,7 +88,7 @@ def is_current(folder: Path, state: RunState) -> bool:
 def build_record(entries: Iterable[Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:
     started = state.started
     assert started is not None
-    kept = list(entries)
+    journal = list(entries)
     return {
         "version": VERSION,
         "run_id": state.run_id,
@@ -102,20 +102,20 @@ def build_record(entries: Iterable[Entry], state: RunState, *, now: datetime) ->
         "mode": started.mode,
         "provider": started.provider,
         "model": started.model,
-        "answered_by": list(dict.fromkeys(each.reply.model for each in kept if isinstance(each, ModelReplied))),
+        "answered_by": list(dict.fromkeys(each.reply.model for each in journal if isinstance(each, ModelReplied))),
         "profile": started.profile,
         "started_at": started.started_at,
-        "duration_ms": _find_duration(kept, state, now=now),
+        "duration_ms": _find_duration(journal, state, now=now),
         "recorded_at": now.isoformat(),
         "workspace": started.workspace,
         "skills": list(dict.fromkeys(state.used_skills)),
-        "skill_problems": next((each.problems for each in kept if isinstance(each, CatalogLoaded)), 0),
+        "skill_problems": next((each.problems for each in journal if isinstance(each, CatalogLoaded)), 0),
         "definitions": dict(started.pins),
         "turns": state.total_turns,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
         "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
         "result": state.result,
-        "steps": _steps(kept),
+        "steps": _steps(journal),
         "journal_entries": state.seq,
     }
 

@@ -70,8 +70,8 @@ def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accept
     Raises `StoreDamaged` if entries are missing, unless the user accepts the loss; then the old log is set aside.
     """
     log = folder / FILE_NAME
-    begun = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
-    attempts, named = Counter(begun), dict[str, str]()
+    started = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
+    attempts, named = Counter(started), dict[str, str]()
     events, told = 0, 0
     for entry, line in scan_events(log) if log.exists() else ():
         if entry > told:
@@ -81,7 +81,7 @@ def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accept
             named |= _name_lost_step(line, attempts)
     for note in _list_notes(folder):
         step_id, _, attempt = note.rpartition("-")
-        if attempt.isdecimal() and int(attempt) > begun[step_id]:
+        if attempt.isdecimal() and int(attempt) > started[step_id]:
             named.setdefault(note, f"step {step_id}, noted in the spool")
     if told <= len(entries) and not named:
         return LogPosition(told, events)
