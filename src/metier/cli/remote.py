@@ -1,6 +1,7 @@
 """`agent --server URL …`: the commands and options that work on a server."""
 
 import copy
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -71,7 +72,10 @@ def _get_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
     group, _, part = name.partition(" ")
     loaded: Any = get_command(chat_app) if name == "chat" else load_command(group)
     command: Any = copy.copy(loaded.commands[part] if part else loaded)
-    command.params = [each for each in command.params if each.name in COMMANDS[name] or "--help" in each.opts]
+    offered = [each for each in command.params if each.name in COMMANDS[name] or "--help" in each.opts]
+    # Typer remembers the values of an earlier call in this process, so the other parameters get their defaults here.
+    defaults = {each.name: each.default for each in command.params if each not in offered}
+    command.params, command.callback = offered, functools.partial(command.callback, **defaults)
     return command
 
 
