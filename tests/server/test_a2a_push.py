@@ -17,11 +17,14 @@ from a2a.types.a2a_pb2 import (
 )
 from a2a.utils.errors import A2AError
 from a2a_calls import BINDINGS, calling, send, tell
+from anyio import run_process
 from anyio.to_thread import run_sync
 from model_server import ModelServer, calls, says
 from push_receiver import PushReceiver
 from run_workspace import QUICK, Workspace, use_model
 from running_server import RunningServer, serving, serving_process
+
+from agent_command import AGENT
 
 pytestmark = pytest.mark.anyio
 SUBTASK = "---\nname: Asker\ndescription: Asks.\n---\n\nAsk.\n"
@@ -119,6 +122,24 @@ async def test_a_question_of_a_run_below_is_pushed_as_one_of_the_task(
 
     assert receiver.states == ["INPUT_REQUIRED"]
     assert receiver.taken[0][1]["task"]["id"] == events[0].task.id
+
+
+async def test_question_of_a_fork_is_not_pushed_to_the_receivers_of_the_original_task(
+    open_workspace: Workspace, model: ModelServer, receiver: PushReceiver
+) -> None:
+    model.follow(calls("ask_user", question="Which color?"))
+
+    with receiver.listening():
+        with serving(open_workspace.folder) as server:
+            async with calling(server) as client:
+                task_id = (await send(client, tell_with(name_receiver(receiver), "Paint it")))[0].task.id
+                receiver.wait(1)
+        fork = [AGENT, "fork", task_id, "--at", "2"]
+        await run_process(fork, cwd=open_workspace.folder, check=False)
+        await run_sync(open_workspace.agent, "notify", "send")
+
+    assert len(model.received) == 2
+    assert [body["task"]["id"] for _, body in receiver.taken] == [task_id]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

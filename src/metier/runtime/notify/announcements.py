@@ -20,6 +20,7 @@ from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.state.fold import apply
 from metier.errors import ConfigError, StoreError
+from metier.ids import CHILD
 from metier.providers.registry import REMOTE
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
@@ -178,7 +179,7 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, host: Host, sto
         return []
     number, entry = found
     is_end = not isinstance(entry, RunPaused)
-    if is_end and log.state.started.parent_run_id:
+    if is_end and log.state.run_id.startswith(CHILD):
         return []  # the parent run continues
     top = await _get_top(store, log.state.run_id, log.state.started.parent_run_id)
     receivers = await store.outbox.list_receivers(top)
@@ -197,8 +198,9 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, host: Host, sto
 
 
 async def _get_top(store: Store, run_id: str, parent_id: str) -> str:
-    """Return the run that the caller requested: the top ancestor."""
-    while parent_id:
+    """Return the run that the caller requested: the top ancestor of a child run."""
+    # A fork has a parent too, but the parent's caller doesn't wait for it.
+    while parent_id and run_id.startswith(CHILD):
         row = await store.find_run(parent_id)
         run_id, parent_id = parent_id, row.parent_run_id if row is not None else ""
     return run_id
