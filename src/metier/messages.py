@@ -112,6 +112,8 @@ class ModelReply(StoredValue, frozen=True, kw_only=True):
     model: str
     """Model name in the response, often more exact than the requested one."""
     response_id: str = ""
+    finish_reason: Annotated[str, OmitDefault()] = ""
+    """The vendor's word for why the model stopped; empty in journals of older versions."""
     shortfall: Shortfall | None = None
     """Only set by the offline provider."""
 

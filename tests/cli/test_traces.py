@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from mcp_workspace import accept, use_hostile
-from model_server import ModelServer, calls, says
+from model_server import ModelServer, calls, fails, says
 from otlp_receiver import Received, Receiver, receiving
 from run_workspace import QUICK, WAIT, Workspace, use_model
+from vendor_servers import KEYS, running_vendors
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 ALLOWED = "tool_approvals:\n  rules:\n    - {tool: delegate, allow: true}\n    - {tool: Glob, allow: true}\n"
@@ -190,6 +191,96 @@ def test_an_approval_is_a_span_from_the_question_to_the_decision(
     assert wait.attributes["metier.approval.decision"] == "approved"
     assert receiver.find("execute_tool Write").start >= wait.end
     assert receiver.find("invoke_agent metier").start <= wait.start
+
+
+def test_time_in_the_queue_is_a_span_from_the_start_of_the_run_until_a_worker_takes_it(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
+    model.follow(says("Hello."))
+    assert workspace.agent("run", "--detach", "Greet Ada") == 0
+    assert workspace.agent("worker", "--once") == 0
+    live = receiver.forget()
+    assert workspace.agent("runs", "export", "latest", "--otlp") == 0
+
+    assert by_id(live) == by_id(receiver.spans)
+    assert receiver.tree()[:2] == ["invoke_agent metier", "invoke_agent metier > await_worker"]
+    assert [span.name for span in receiver.spans].count("await_worker") == 1
+    run, wait = receiver.find("invoke_agent metier"), receiver.find("await_worker")
+    assert wait.start == run.start
+    assert wait.start < wait.end <= receiver.find("chat m").start
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_a_model_call_names_the_host_and_port_of_its_server_and_nothing_else_of_the_address(
+    workspace: Workspace, model: ModelServer, receiver: Receiver, status: int
+) -> None:
+    scheme, _, host = model.url.removesuffix("/v1").partition("://")
+    base_url = f"{scheme}://ada:letmein@{host}/v1"
+    workspace.configure(
+        model={"provider": "openai", "name": "m", "providers": {"openai": {"base_url": base_url}}}, runtime=QUICK
+    )
+    model.follow(says("Hello.") if status == 200 else fails(status))
+
+    assert workspace.agent("run", "Greet Ada") == (0 if status == 200 else 8)
+    live = receiver.forget()
+    assert workspace.agent("runs", "export", "latest", "--otlp") == 0
+
+    chat = receiver.find("chat m")
+    assert chat.attributes["server.address"] == "127.0.0.1"
+    assert chat.attributes["server.port"] == int(host.partition(":")[2])
+    assert bool(chat.error) == (status != 200)
+    assert by_id(live) == by_id(receiver.spans)
+    sent = b"".join(receiver.bodies)
+    assert b"letmein" not in sent
+    assert b"/v1" not in sent
+
+
+@pytest.mark.parametrize(("vendor", "word"), [("anthropic", "end_turn"), ("gemini", "STOP"), ("openai", "stop")])
+def test_the_finish_reason_is_the_word_of_the_provider(
+    workspace: Workspace, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, vendor: str, word: str
+) -> None:
+    monkeypatch.setenv(KEYS[vendor], "test-key")
+    with running_vendors() as vendors:
+        workspace.configure(model={"provider": vendor, "name": "m", "providers": vendors.settings()})
+
+        assert workspace.agent("run", "Greet Ada") == 0
+
+    assert receiver.find("chat m").attributes["gen_ai.response.finish_reasons"] == [word]
+
+
+def test_calls_that_a_rule_or_a_user_denies_are_spans_with_the_reason_and_without_duration(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    rules = "tool_approvals:\n  rules:\n    - {tool: Glob, verdict: deny}\n    - {tool: Write, verdict: ask}\n"
+    workspace.write(".agent/agents/careful/AGENT.md", f"---\nname: careful\n{rules}---\n\nWork.\n")
+    model.follow(calls("Glob", pattern="*.md"), calls("Write", path="note.txt", content="x"), says("Not written."))
+    assert workspace.agent("run", "--agent", "careful", "Write it") == 3
+    approval = next(e["payload"]["approval_id"] for e in workspace.events() if e["event_type"] == "approval_requested")
+    assert workspace.agent("approvals", "deny", approval) == 0
+    assert workspace.agent("resume", "latest") == 0
+
+    for tool in ("Glob", "Write"):
+        refused = receiver.find(f"execute_tool {tool}")
+        assert refused.start == refused.end
+        assert refused.attributes["metier.step.status"] == "denied"
+        assert refused.error == refused.attributes["error.type"] == "denied"
+        assert refused.parent == receiver.find("invoke_agent careful").id
+    assert receiver.find("await_approval Write").attributes["metier.approval.decision"] == "denied"
+
+
+def test_calls_of_disabled_and_unknown_tools_are_spans_and_a_name_that_the_model_made_up_is_not_exported(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
+    workspace.write(".agent/tool-access.json", '{"Bash": false}')
+    model.follow(calls("Bash", command="ls"), calls("mistery_tool"), says("Nothing run."))
+
+    assert workspace.agent("run", "Look") == 0
+
+    disabled, unknown = receiver.find("execute_tool Bash"), receiver.find("execute_tool")
+    assert (disabled.error, unknown.error) == ("disabled_tool", "unknown_tool")
+    assert all(span.start == span.end for span in (disabled, unknown))
+    assert b"mistery" not in b"".join(receiver.bodies)
 
 
 def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fails_is_reported(

@@ -18,6 +18,15 @@ CALLS = (
 )
 
 
+STOP_WORDS = {
+    "anthropic": ("end_turn", "tool_use"),
+    "gemini": ("STOP", "STOP"),
+    "openai_chat": ("stop", "tool_calls"),
+    "openai_responses": ("completed", "completed"),
+}
+"""The vendors' own words at the end of a text and of a reply with calls."""
+
+
 def reply(vendor: Vendor, **fields: object) -> ModelReply:
     return convert({"provider": vendor.provider, "model": "model-1-20261001", **fields}, ModelReply)
 
@@ -34,6 +43,7 @@ async def test_text_is_the_same_reply_any_process_that_gave_it(server: WireServe
         stop_reason="end",
         usage=Usage(input_tokens=120, output_tokens=12, cache_read_tokens=100),
         response_id="msg_01",
+        finish_reason=STOP_WORDS[vendor.folder][0],
     )
 
 
@@ -49,6 +59,7 @@ async def test_parallel_calls_are_the_same_reply_any_process_that_gave_them(serv
         stop_reason="tool_calls",
         usage=Usage(input_tokens=120, output_tokens=30),
         response_id="msg_02",
+        finish_reason=STOP_WORDS[vendor.folder][1],
     )
 
 

@@ -15,9 +15,16 @@ from metier.approval.judge import name_call
 from metier.decisions import ActionStep
 from metier.engine.entries.base import TimedEntry
 from metier.engine.entries.entry import Entry
-from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied
+from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied, Rejection
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
-from metier.engine.entries.run import RunFailed, RunFinished, RunReopened, RunResumed, RunStarted
+from metier.engine.entries.run import (
+    TAKEN_BY_WORKER,
+    RunFailed,
+    RunFinished,
+    RunReopened,
+    RunResumed,
+    RunStarted,
+)
 from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.entries.step import DoubtResolved, StepFinished, StepStarted
 from metier.engine.entries.task import ChildRequested
@@ -42,6 +49,8 @@ _SUBJECT_OF = {
     names.AWAIT_APPROVAL: names.TOOL_NAME,
 }
 """Attribute whose value is in a span's name, by operation."""
+_NAMES_A_TOOL = ("disabled_tool", "unlisted_tool")
+"""Codes of rejected calls whose tool exists."""
 RUN = "run"
 MODEL = "model"
 INTERRUPTED = "interrupted"
@@ -153,8 +162,7 @@ class SpanFold:
             case RunFinished() | RunFailed():
                 return self._end_run(entry)
             case RunResumed():
-                self._totals.resumes += 1
-                return []
+                return self._resume(entry)
             case ModelCallStarted() | ModelReplied() | DecisionMade():
                 return self._follow_model(entry)
             case StepStarted() | StepFinished() | DoubtResolved() | ChildRequested():
@@ -187,6 +195,16 @@ class SpanFold:
         self._begin(RUN, _name_run(self._started), parent_id=self.trace.span_id)
         return []
 
+    def _resume(self, entry: RunResumed) -> list[Span]:
+        """Return the time in the queue, if a worker takes the run for the first time."""
+        self._totals.resumes += 1
+        is_first = self._seq == max(1, self._forked_at) + 1
+        if entry.reason != TAKEN_BY_WORKER or not is_first or RUN not in self._open:
+            return []
+        self._begin(names.AWAIT_WORKER, {names.OPERATION: names.AWAIT_WORKER})
+        self._open[names.AWAIT_WORKER].began = self._open[RUN].began
+        return [self._finish(names.AWAIT_WORKER, {})]
+
     def _end_run(self, entry: RunFinished | RunFailed) -> list[Span]:
         reason = entry.reason if isinstance(entry, RunFailed) else INTERRUPTED
         inner = [key for key in self._open if key != RUN]
@@ -213,7 +231,14 @@ class SpanFold:
             case DecisionMade():
                 numbered = enumerate(entry.decision.planned_actions, start=1)
                 self._planned = {f"{entry.turn}.{number}": action for number, action in numbered}
-                return []
+                return [self._reject(each, number) for number, each in enumerate(entry.rejected, start=1)]
+
+    def _reject(self, rejection: Rejection, number: int) -> Span:
+        """Build the span of a call that is answered with an error and never becomes a step."""
+        key = f"/rejected/{number}"
+        span_id = build_entry_id(self.run_id, self._seq, key)
+        self._begin(key, _describe_rejection(rejection), span_id=span_id)
+        return self._finish(key, {}, error=rejection.code)
 
     def _follow_step(self, entry: StepStarted | StepFinished | DoubtResolved | ChildRequested) -> list[Span]:
         key = entry.step_id
@@ -374,13 +399,18 @@ def _describe_cost(cost: float, *, tokens: int) -> _Attributes:
 
 
 def _describe_model_call(started: RunStarted, entry: ModelCallStarted) -> _Attributes:
-    return {
+    known: _Attributes = {
         names.OPERATION: names.CHAT,
         names.PROVIDER: names.name_provider(started.provider),
         names.REQUEST_MODEL: started.model,
         names.CONVERSATION_ID: started.context_id,
         names.TURN: entry.turn,
     }
+    if entry.server_address:
+        known[names.SERVER_ADDRESS] = entry.server_address
+    if entry.server_port:
+        known[names.SERVER_PORT] = entry.server_port
+    return known
 
 
 def _describe_reply(entry: ModelReplied, fresh: Sequence[_Fresh] | None) -> _Attributes:
@@ -389,7 +419,7 @@ def _describe_reply(entry: ModelReplied, fresh: Sequence[_Fresh] | None) -> _Att
     known: _Attributes = {
         names.PROVIDER: names.name_provider(reply.provider),
         names.RESPONSE_MODEL: reply.model,
-        names.FINISH_REASONS: (reply.stop_reason,),
+        names.FINISH_REASONS: (reply.finish_reason or reply.stop_reason,),
         names.INPUT_TOKENS: usage.input_tokens,
         names.OUTPUT_TOKENS: usage.output_tokens,
         **_describe_cost(entry.cost_usd, tokens=usage.input_tokens + usage.output_tokens),
@@ -417,6 +447,13 @@ def _describe_action(action: ActionStep, step_id: str) -> _Attributes:
         names.STEP_ID: step_id,
     }
     return {**known, names.TOOL_CALL_ID: action.call_id} if action.call_id else known
+
+
+def _describe_rejection(rejection: Rejection) -> _Attributes:
+    known: _Attributes = {names.OPERATION: names.EXECUTE_TOOL, names.STEP_STATUS: "denied"}
+    if rejection.code in _NAMES_A_TOOL:  # otherwise the model may have made the name up
+        known[names.TOOL_NAME] = rejection.tool
+    return {**known, names.TOOL_CALL_ID: rejection.call_id} if rejection.call_id else known
 
 
 def _describe_step(entry: StepStarted, *, with_content: bool) -> _Attributes:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
-from metier.providers.base import ModelRequest, Observer
+from metier.providers.base import ModelRequest, Observer, ServerAddress
 from metier.providers.failures import (
     AnswerTooLarge,
     AuthFailed,
@@ -32,6 +32,7 @@ from metier.providers.transport import (
     connection_lost,
     exchange,
     open_http_client,
+    parse_address,
     read_body,
 )
 from metier.telemetry.otel.trace_context import HEADER
@@ -131,6 +132,10 @@ class RemoteAgentProvider:
     @property
     def name(self) -> str:
         return A2A
+
+    @property
+    def server_address(self) -> ServerAddress:
+        return parse_address(self._agent.url)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         del observe  # a remote agent's progress isn't part of the reply

@@ -18,7 +18,7 @@ from metier.messages import (
     ToolResultPart,
     Usage,
 )
-from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ServerAddress, ToolChoice
 from metier.providers.connection import Connection, Server
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
@@ -74,6 +74,10 @@ class AnthropicProvider:
         self._cache = HistoryCache()
         headers = {"Authorization": f"Bearer {connection.key}", "anthropic-version": VERSION}
         self._rest = Rest(connection, self._server, root=connection.base_url or ADDRESS, headers=headers)
+
+    @property
+    def server_address(self) -> ServerAddress:
+        return self._rest.address
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         facts = self._facts.get(self.name, request.model)
@@ -153,6 +157,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
         provider=NAME,
         model=as_text(body.get("model")) or request.model,
         response_id=as_text(body.get("id")),
+        finish_reason=as_text(body.get("stop_reason")),
     )
 
 

@@ -6,7 +6,7 @@ A provider translates and sends. `providers.retry` retries, `context` keeps budg
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import anyio
 from msgspec import Struct
@@ -94,6 +94,27 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Close connections. Closing twice is allowed."""
         ...
+
+
+class ServerAddress(NamedTuple):
+    """Host and port of a provider's server, without its path and credentials."""
+
+    host: str = ""
+    port: int = 0
+    """0 for the default port of the scheme."""
+
+
+@runtime_checkable
+class NamesServer(Protocol):
+    """Optional interface of a provider that sends its requests to one server."""
+
+    @property
+    def server_address(self) -> ServerAddress: ...
+
+
+def get_server(provider: Provider) -> ServerAddress:
+    """Return the server of a provider; empty if it doesn't name one."""
+    return provider.server_address if isinstance(provider, NamesServer) else ServerAddress()
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from metier.messages import (
     ToolResultPart,
     Usage,
 )
-from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ServerAddress, ToolChoice
 from metier.providers.connection import Connection, Server
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
@@ -65,6 +65,10 @@ class GeminiProvider:
         self._cache = HistoryCache()
         headers = {"x-goog-api-key": connection.key}
         self._rest = Rest(connection, self._server, root=connection.base_url or ADDRESS, headers=headers)
+
+    @property
+    def server_address(self) -> ServerAddress:
+        return self._rest.address
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         facts = self._facts.get(self.name, request.model)
@@ -134,10 +138,17 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     response_id = as_text(body.get("responseId"))
     candidate = next(iter(as_objects(body.get("candidates"))), None)
     if candidate is None:
-        if not as_object(body.get("promptFeedback")).get("blockReason"):
+        blocked = as_text(as_object(body.get("promptFeedback")).get("blockReason"))
+        if not blocked:
             raise ReplyBroken("gemini sent JSON without a candidate", hint="Check the base URL")
         return ModelReply(
-            parts=(), stop_reason="refusal", usage=usage, provider=NAME, model=model, response_id=response_id
+            parts=(),
+            stop_reason="refusal",
+            usage=usage,
+            provider=NAME,
+            model=model,
+            response_id=response_id,
+            finish_reason=blocked,
         )
     finish = as_text(candidate.get("finishReason"))
     if finish in _BROKEN:
@@ -154,6 +165,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
         provider=NAME,
         model=model,
         response_id=response_id,
+        finish_reason=finish,
     )
 
 

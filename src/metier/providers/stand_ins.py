@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import NoReturn
 
 from metier.messages import ModelReply
-from metier.providers.base import ModelRequest, Observer, Provider
+from metier.providers.base import ModelRequest, Observer, Provider, ServerAddress, get_server
 from metier.providers.failures import CallFailed, MissingKey, ModelNotAllowed
 from metier.providers.model_names import ModelName, is_allowed
 
@@ -53,6 +53,10 @@ class AllowedProvider:
     @property
     def name(self) -> str:
         return self._provider.name
+
+    @property
+    def server_address(self) -> ServerAddress:
+        return get_server(self._provider)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         """Raises `ModelNotAllowed` before anything is sent."""

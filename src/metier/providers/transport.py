@@ -6,11 +6,13 @@ Independent of vendors. Every failure becomes a `CallFailed`.
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 from pydantic import ValidationError
 
+from metier.providers.base import ServerAddress
 from metier.providers.connection import Connection, Server
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.http_status import failure_of_status
@@ -96,6 +98,13 @@ def _get_address(error: BaseException) -> str:
         return ""
     port = url.port or (443 if url.scheme == "https" else 80)
     return f"{url.host}:{port}"
+
+
+def parse_address(url: str) -> ServerAddress:
+    """Return host and port of a valid address: the rest may hold credentials."""
+    parts = urlsplit(url)
+    default = 443 if parts.scheme == "https" else 80
+    return ServerAddress(parts.hostname or "", 0 if parts.port in (None, default) else parts.port)
 
 
 def _describe_mismatch(error: ValidationError) -> str:
@@ -185,6 +194,7 @@ class Rest:
 
     def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
         self.root = root.rstrip("/")
+        self.address = parse_address(root)
         self._server = server
         self._client: httpx2.AsyncClient | None = None
         self._headers = httpx2.Headers(_HEADERS)

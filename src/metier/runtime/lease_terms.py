@@ -6,7 +6,7 @@ kills its worker (by a hang, or by using up memory) also interrupts the worker's
 
 from msgspec import Struct
 
-from metier.engine.entries.run import RunFailed, RunPaused, RunResumed
+from metier.engine.entries.run import TAKEN_BY_WORKER, RunFailed, RunPaused, RunResumed
 from metier.engine.journal import RunLog
 from metier.engine.loop import LEASE_SECONDS
 from metier.engine.state.phases import FINAL
@@ -49,7 +49,7 @@ async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
         message = f"{state.attempts} workers in a row took the run and got no further"
         await log.record(RunFailed(reason="too_many_attempts", message=message), durable=True)
     else:
-        resumed = RunResumed(reason="taken by a worker", driver=log.lease.owner, left_by=left_by)
+        resumed = RunResumed(reason=TAKEN_BY_WORKER, driver=log.lease.owner, left_by=left_by)
         # Without fsync: an attempt lost in a crash of the machine must not count against the run.
         await log.record(resumed)
     return True

@@ -27,6 +27,10 @@ class ModelCallStarted(TimedEntry, frozen=True, kw_only=True, tag="model_call_st
     """Maximum prompt tokens from here on, because the provider rejected a larger prompt."""
     is_json: bool | None = None
     """Whether the decision was requested in JSON instead of tool calls; in older journals the settings have it."""
+    server_address: Annotated[str, OmitDefault()] = ""
+    """Host of the provider's server; empty if nothing is sent, and in journals of older versions."""
+    server_port: Annotated[int, OmitDefault()] = 0
+    """0 for the default port."""
 
 
 class ModelReplied(TimedEntry, frozen=True, kw_only=True, tag="model_replied"):

@@ -114,6 +114,10 @@ class RunPaused(TimedEntry, frozen=True, kw_only=True, tag="run_paused"):
     """The limit that it waits at."""
 
 
+TAKEN_BY_WORKER = "taken by a worker"
+"""Reason of a run's resumption when a worker takes it from the queue; stored in journals."""
+
+
 class RunResumed(TimedEntry, frozen=True, kw_only=True, tag="run_resumed"):
     reason: str
     driver: str

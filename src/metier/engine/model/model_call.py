@@ -40,7 +40,7 @@ from metier.engine.turn_cache import Fingerprint
 from metier.errors import ConfigError, PromptTooLarge, ProviderError
 from metier.events.model import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart
-from metier.providers.base import ModelRequest
+from metier.providers.base import ModelRequest, get_server
 from metier.providers.facts import reply_cost
 from metier.providers.failures import CallFailed, ContextTooLong, SchemaUnsupported, ToolsUnsupported
 from metier.providers.feature_support import Feature
@@ -119,6 +119,7 @@ async def _ask_once(
     # The hash lets a replay prove that it composes the same request.
     fingerprint = services.cache.fingerprints.of(request)
     _emit_prompt_events(action.turn, fitted, fingerprint, log=log, services=services)
+    server = get_server(services.provider)
     intent = ModelCallStarted(
         turn=action.turn,
         request_hash=fingerprint.hash,
@@ -130,6 +131,8 @@ async def _ask_once(
         trims=fitted.trims,
         prompt_limit=asking.prompt_limit if refused is not None else None,
         is_json=asking.is_json,
+        server_address=server.host,
+        server_port=server.port,
     )
     await log.record(intent)
     _save_body(action, request, services)

@@ -27,9 +27,11 @@ IGNORED = frozenset(
         "spool",
         "before",
         "risk",
+        "server_address",
+        "server_port",
     }
 )
-"""Fields that a replay ignores: times, prices, driver, machine, file states and verdicts."""
+"""Fields that a replay ignores: times, prices, driver, machine, server, file states and verdicts."""
 
 _GIVEN = (
     "run_started",

@@ -100,13 +100,15 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
         raise ReplyBroken("openai sent JSON without a choice", hint="Check the base URL")
     message = as_object(choice.get("message"))
     parts = _parse_message(message, own_names(tool.name for tool in request.tools), as_text(body.get("id")))
+    finish = as_text(choice.get("finish_reason"))
     return ModelReply(
         parts=parts,
-        stop_reason=_stop_reason(as_text(choice.get("finish_reason")), message, parts),
+        stop_reason=_stop_reason(finish, message, parts),
         usage=_parse_usage(as_object(body.get("usage"))),
         provider=NAME,
         model=as_text(body.get("model")) or request.model,
         response_id=as_text(body.get("id")),
+        finish_reason=finish,
     )
 
 

@@ -4,7 +4,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from metier.messages import ModelReply
-from metier.providers.base import ModelRequest, Observer
+from metier.providers.base import ModelRequest, Observer, ServerAddress
 from metier.providers.connection import Connection, Server
 from metier.providers.failures import NotFound
 from metier.providers.http_status import failure_of_event
@@ -33,6 +33,10 @@ class OpenAIProvider:
         self._rest = Rest(connection, self._server, root=root, headers=headers)
         self._is_own_server = urlsplit(root).hostname == _OWN_HOST
         self._speaks_responses = connection.api == "responses" or (connection.api == "auto" and self._is_own_server)
+
+    @property
+    def server_address(self) -> ServerAddress:
+        return self._rest.address
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         with exchange(self.name, request.timeout_seconds):

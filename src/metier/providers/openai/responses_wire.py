@@ -113,6 +113,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
         provider=NAME,
         model=as_text(body.get("model")) or request.model,
         response_id=as_text(body.get("id")),
+        finish_reason=_finish_reason(body),
     )
 
 
@@ -164,6 +165,11 @@ def _parse_item(item: Wire, names: Mapping[str, str], model: str) -> list[Part]:
             ]
         case _:
             return []
+
+
+def _finish_reason(body: Wire) -> str:
+    """Return why the response is incomplete, otherwise its status: this format has no other word."""
+    return as_text(as_object(body.get("incomplete_details")).get("reason")) or as_text(body.get("status"))
 
 
 def _stop_reason(body: Wire, items: list[Wire], parts: tuple[Part, ...]) -> StopReason:

@@ -19,6 +19,7 @@ LOAD_SKILLS = "load_skills"
 RUN_SCRIPT = "run_script"
 AWAIT_APPROVAL = "await_approval"
 AWAIT_INPUT = "await_input"
+AWAIT_WORKER = "await_worker"
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -40,6 +41,8 @@ TOOL_TYPE = "gen_ai.tool.type"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105
 ERROR_TYPE = "error.type"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
 
 # Content, only exported if `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is set.
 INPUT_MESSAGES = "gen_ai.input.messages"
