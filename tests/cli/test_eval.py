@@ -218,7 +218,7 @@ def test_the_bundled_skills_pass_their_evals_without_network(evaluate: Evaluate)
     assert len(names) == 9
 
 
-def test_a_threshold_is_a_share_of_cases_and_what_was_not_checked_counts_against_it(
+def test_a_threshold_counts_cases_that_were_not_checked_and_the_junit_report_skips_them(
     workspace: Workspace, recorded: Path, evaluate: Evaluate
 ) -> None:
     file = recorded / "evals/evals.json"
@@ -233,11 +233,13 @@ def test_a_threshold_is_a_share_of_cases_and_what_was_not_checked_counts_against
     copy.write_text(json.dumps({**note, "case": read_case(file, "only-words").digest}))
 
     codes = [evaluate("greeter", "--threshold", share)[0] for share in ("1", "0.5", "0.51")]
-    _, results = evaluate("greeter")
+    _, results = evaluate("greeter", "--junit", "j.xml")
 
     assert statuses(results) == ["passed", "not_checked"]
     assert codes == [1, 0, 1]
-    assert workspace.folder.is_dir()
+    suite = ET.fromstring((workspace.folder / "j.xml").read_text())[0]
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "1"]
+    assert [[child.tag for child in case] for case in suite] == [[], ["skipped"]]
 
 
 def test_reports_are_written_for_ci_and_for_the_viewer(recorded: Path, workspace: Workspace, capsys: Capture) -> None:

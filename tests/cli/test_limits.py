@@ -118,9 +118,10 @@ def test_an_offline_run_at_its_turn_limit_continues_with_the_parts_that_are_left
 def test_a_user_at_a_terminal_is_asked_whether_to_continue(workspace: Workspace, model: ModelServer) -> None:
     model.follow(look("a"), look("b"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Look around", "--max-turns", "1") as terminal:
+        terminal.wait_for("The run took 1 turn, which is the limit")
         terminal.wait_for("Continue with --max-turns 2? ")
         terminal.type("1" + ENTER)
-        terminal.wait_for("took 1 turns already")
+        terminal.wait_for("took 1 turn already")
         terminal.type("3" + ENTER)
         terminal.wait_for("Done.")
         assert terminal.wait_for_end() == 0

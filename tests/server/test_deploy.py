@@ -56,6 +56,7 @@ def test_the_container_file_is_made_of_known_instructions_and_starts_our_command
 
     assert (names[0], set(names) - known) == ("FROM", set())
     by_name = dict(found)
+    assert re.fullmatch(r"docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}", by_name["FROM"])
     assert (json.loads(by_name["ENTRYPOINT"]), by_name["USER"]) == (["agent"], "agent")
     check_command(json.loads(by_name["CMD"]))
     for copied in re.findall(r"^COPY (.*)$", "\n".join(f"{name} {rest}" for name, rest in found), re.MULTILINE):

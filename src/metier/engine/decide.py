@@ -107,7 +107,9 @@ def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
     # Turns of child runs count too; otherwise delegation would circumvent the limit.
     turns = state.turn + state.delegated_turns
     if turns >= limits.max_turns:
-        message = f"The run took {turns} turns, which is the limit"
+        # A replay compares messages, so runs with earlier rules keep "1 turns".
+        unit = "turn" if turns == 1 and state.call_rules >= 4 else "turns"
+        message = f"The run took {turns} {unit}, which is the limit"
         if limits.on_limit == "park":
             return a.PauseAtLimit("max_turns", message)
         return a.Fail("max_turns_exceeded", message, "escalated")

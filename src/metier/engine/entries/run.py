@@ -29,7 +29,7 @@ CALL_RULES = 4
 
 Version 3 accepts a single `finish` that is written as JSON text.
 
-Version 4 names tools in errors as the model must write them.
+Version 4 names tools in errors as the model must write them, and writes "1 turn" in the message about a limit.
 """
 
 

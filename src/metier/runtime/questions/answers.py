@@ -425,7 +425,8 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
         raise UsageError(f"{message}; raise the limit to continue", hint=f"Run `{render_command(state, run_id)}`")
     turns = state.turn + state.delegated_turns
     if limit == "max_turns" and raised.max_turns is not None and raised.max_turns <= turns:
-        raise UsageError(f"The run took {turns} turns already", hint="Give --max-turns a higher number")
+        taken = "1 turn" if turns == 1 else f"{turns} turns"
+        raise UsageError(f"The run took {taken} already", hint="Give --max-turns a higher number")
     if limit == "max_cost_usd" and raised.max_cost_usd is not None and raised.max_cost_usd <= state.cost_usd:
         raise UsageError(f"The run cost {state.cost_usd:.4f} USD already", hint="Give --max-cost-usd a higher number")
 
