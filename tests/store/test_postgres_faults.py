@@ -76,6 +76,27 @@ async def test_a_run_continues_through_restarts_of_the_server(own_server: Postgr
 
 
 @pytest.mark.anyio
+async def test_an_outage_is_logged_once_and_so_is_its_end(
+    own_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await open_postgres_store(read_address("URL", {"URL": own_server.url()}))
+    await store.create_run(build_run("r1"))
+    await anyio.to_thread.run_sync(lambda: own_server.stop(is_immediate=True))
+
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(store.find_run, "r1")
+            while not caplog.messages:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            await anyio.to_thread.run_sync(own_server.start)
+    await store.close()
+
+    shown = [message.partition("'")[0] + message.rpartition("'")[2] for message in caplog.messages]
+    assert shown == ["The run store  does not answer; waiting for it", "The run store  answers again"]
+
+
+@pytest.mark.anyio
 async def test_entries_that_a_crashed_server_had_not_flushed_are_written_again(own_server: PostgresServer) -> None:
     with psycopg.connect(own_server.url(), autocommit=True) as connection:
         # So that the server flushes nothing by itself before it crashes.

@@ -4,6 +4,7 @@ Exceptions of the driver are converted to those of `store.failures`. Text is enc
 characters.
 """
 
+import logging
 import re
 import secrets
 import time
@@ -35,6 +36,9 @@ from metier.store.queries.session import (
     Work,
     translate_for_postgres,
 )
+
+logger = logging.getLogger("metier.store")
+_POOL_LOGGER = logging.getLogger("psycopg.pool")
 
 
 # A dataclass, not a Struct: its `repr` must not show the password.
@@ -204,6 +208,8 @@ _CONNECT_TIMEOUT_SECONDS = 10
 _FIRST_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 1.0
 _MIN_SERVER_VERSION = 130000
+_SILENT_SECONDS = 1.0
+"""Time for which an outage is not reported: a server that restarts is often back sooner."""
 _COMMIT_RETENTION = "1 hour"
 """Much longer than `outage_timeout_seconds`, after which no process looks up its commit any more."""
 
@@ -222,6 +228,7 @@ class PostgresDatabase:
         self._pool = pool
         self._options = options
         self._is_open = True
+        self._is_outage_reported = False
 
     async def read[T](self, work: Work[T]) -> T:
         return await self._retry(lambda: self._with_session(work))
@@ -275,7 +282,7 @@ class PostgresDatabase:
                 await self._pool.close()
 
     async def _retry[T](self, attempt: Callable[[], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + self._options.outage_timeout_seconds
+        began = time.monotonic()
         number, pause = 0, 0.0
         while True:
             if not self._is_open:
@@ -283,17 +290,32 @@ class PostgresDatabase:
             try:
                 # Shielded, because a canceled statement would leave the connection and the commit in an unknown state.
                 with anyio.CancelScope(shield=True):
-                    return await attempt()
+                    result = await attempt()
+                    self._report_recovery()
+                    return result
             except psycopg.Error as error:
                 if is_closed(error):
                     raise build_closed(self.address.shown) from error
-                if not is_lost(error) or time.monotonic() > deadline:
+                waited = time.monotonic() - began
+                if not is_lost(error) or waited > self._options.outage_timeout_seconds:
                     raise build_failure(error, self.address.shown) from error
+                self._report_outage(waited)
             number += 1
             # After a restart, all connections of the pool are broken. The first attempts use them up without a pause.
             if number > self._options.max_connections:
                 pause = min(_MAX_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
             await anyio.sleep(pause)
+
+    def _report_outage(self, seconds: float) -> None:
+        """Report an outage once for all operations that wait for its end."""
+        if seconds > _SILENT_SECONDS and not self._is_outage_reported:
+            self._is_outage_reported = True
+            logger.warning("The run store '%s' does not answer; waiting for it", self.address.shown)
+
+    def _report_recovery(self) -> None:
+        if self._is_outage_reported:
+            self._is_outage_reported = False
+            logger.warning("The run store '%s' answers again", self.address.shown)
 
     async def _with_session[T](self, work: Work[T], *, in_transaction: bool = False) -> T:
         async with self._pool.connection(timeout=_CONNECT_TIMEOUT_SECONDS) as connection:
@@ -328,6 +350,9 @@ async def open_database(address: Address, options: PoolOptions) -> PostgresDatab
             max_size=options.max_connections,
             open=False,
         )
+        if _POOL_LOGGER.level == logging.NOTSET:
+            # The pool logs every attempt to connect; an outage is reported by `PostgresDatabase` instead.
+            _POOL_LOGGER.setLevel(logging.ERROR)
         await pool.open()
     except psycopg.Error as error:
         raise build_failure(error, address.shown) from error
