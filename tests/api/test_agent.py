@@ -39,7 +39,7 @@ class Weather(BaseModel):
         return degrees
 
 
-async def test_a_run_gives_status_text_usage_cost_and_files(folder: Path) -> None:
+async def test_a_run_returns_status_text_usage_cost_and_files(folder: Path) -> None:
     provider = ScriptedProvider(says("Good morning."))
 
     async with metier.open(folder, provider=provider) as agent:
@@ -76,7 +76,7 @@ async def test_a_typed_function_is_a_tool_that_the_model_calls_with_converted_ar
     assert look_up("Bergen") == ["Bergen day 1: sunny"]
 
 
-async def test_the_files_that_a_tool_made_for_the_run_are_in_its_result(folder: Path) -> None:
+async def test_files_created_by_a_tool_are_in_the_result_of_the_run(folder: Path) -> None:
     @metier.tool(effect="keyed", risk="low")
     def draw(name: str, context: metier.ToolContext) -> str:
         """Draw a picture."""
@@ -102,7 +102,7 @@ async def test_the_files_that_a_tool_made_for_the_run_are_in_its_result(folder: 
 @pytest.mark.parametrize(
     ("effect", "risk", "asks"), [("read", "low", False), ("read", "high", True), ("keyed", "low", True)]
 )
-async def test_effect_and_risk_of_a_function_decide_whether_its_call_needs_an_approval(
+async def test_effect_and_risk_of_a_function_determine_whether_its_call_needs_approval(
     folder: Path, effect: Literal["read", "keyed"], risk: Literal["low", "high"], asks: bool
 ) -> None:
     @metier.tool(effect=effect, risk=risk)
@@ -119,7 +119,7 @@ async def test_effect_and_risk_of_a_function_decide_whether_its_call_needs_an_ap
     assert result.status == ("paused" if asks else "completed")
 
 
-async def test_the_value_is_an_object_of_the_type_that_was_asked_for(folder: Path) -> None:
+async def test_the_value_has_the_requested_type(folder: Path) -> None:
     provider = ScriptedProvider(says('{"city": "Oslo", "degrees": 21}'))
 
     async with metier.open(folder, provider=provider) as agent:
@@ -128,7 +128,7 @@ async def test_the_value_is_an_object_of_the_type_that_was_asked_for(folder: Pat
     assert result.value == Weather(city="Oslo", degrees=21)
 
 
-async def test_a_json_schema_gives_plain_json(folder: Path) -> None:
+async def test_a_json_schema_returns_plain_json(folder: Path) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     provider = ScriptedProvider(says('{"city": "Oslo"}'))
 
@@ -138,7 +138,7 @@ async def test_a_json_schema_gives_plain_json(folder: Path) -> None:
     assert result.value == {"city": "Oslo"}
 
 
-async def test_a_reply_that_does_not_fit_is_repaired_once_and_the_vendor_is_given_the_schema(folder: Path) -> None:
+async def test_an_invalid_reply_is_repaired_once_and_the_schema_is_sent_to_the_provider(folder: Path) -> None:
     provider = ScriptedProvider(says("It is warm."), says('{"city": "Oslo", "degrees": 21}'))
 
     async with metier.open(folder, provider=provider) as agent:
@@ -151,7 +151,7 @@ async def test_a_reply_that_does_not_fit_is_repaired_once_and_the_vendor_is_give
     assert "degrees" in str(provider.requests[0])
 
 
-async def test_a_run_whose_replies_never_fit_fails_and_has_no_value(folder: Path) -> None:
+async def test_a_run_whose_replies_stay_invalid_fails_without_a_value(folder: Path) -> None:
     provider = ScriptedProvider(*[says("It is warm.")] * 4)
 
     async with metier.open(folder, provider=provider) as agent:
@@ -162,7 +162,7 @@ async def test_a_run_whose_replies_never_fit_fails_and_has_no_value(folder: Path
         _ = result.value
 
 
-async def test_a_result_that_the_python_type_refuses_has_no_value_and_gives_the_reason(folder: Path) -> None:
+async def test_a_result_that_fails_python_validation_has_no_value_but_a_reason(folder: Path) -> None:
     provider = ScriptedProvider(says('{"city": "Oslo", "degrees": 99}'))
 
     async with metier.open(folder, provider=provider) as agent:
@@ -176,7 +176,7 @@ async def test_a_result_that_the_python_type_refuses_has_no_value_and_gives_the_
         result.raise_for_status()
 
 
-async def test_a_type_without_a_schema_is_refused_before_anything_starts(folder: Path) -> None:
+async def test_a_type_without_a_schema_is_rejected_before_the_run_starts(folder: Path) -> None:
     async with metier.open(folder, provider=ScriptedProvider()) as agent:
         with pytest.raises(metier.UsageError, match="output_schema"):
             await agent.run("?", output_schema=type(iter("")))
@@ -184,7 +184,7 @@ async def test_a_type_without_a_schema_is_refused_before_anything_starts(folder:
     assert not list((folder / "runs").glob("2*"))
 
 
-async def test_a_failed_run_is_a_result_and_an_exception_only_on_request(folder: Path) -> None:
+async def test_a_failed_run_returns_a_result_and_raises_only_on_request(folder: Path) -> None:
     provider = ScriptedProvider(*[calls(ToolCall("look_up", {"city": str(turn)})) for turn in range(3)])
 
     async with metier.open(folder, provider=provider, tools=[look_up], settings={"runtime.max_turns": 2}) as agent:
@@ -209,9 +209,7 @@ async def test_a_run_that_reached_its_limit_continues_with_a_higher_one(folder: 
 
 
 @pytest.mark.parametrize(("verdict", "wrote"), [(True, "tea"), (False, ""), (None, "")])
-async def test_the_program_decides_about_calls_that_need_an_approval(
-    folder: Path, verdict: bool | None, wrote: str
-) -> None:
+async def test_the_program_decides_calls_that_need_approval(folder: Path, verdict: bool | None, wrote: str) -> None:
     asked: list[metier.Approval] = []
 
     async def approve(approval: metier.Approval) -> bool | None:
@@ -231,7 +229,7 @@ async def test_the_program_decides_about_calls_that_need_an_approval(
     assert len(result.approvals) == (1 if verdict is None else 0)
 
 
-async def test_an_approval_with_other_arguments_runs_those(folder: Path) -> None:
+async def test_an_approval_with_edited_arguments_runs_the_edited_call(folder: Path) -> None:
     provider = ScriptedProvider(calls(ToolCall("Write", {"path": "list.txt", "content": "tea"})), says("Over."))
 
     def approve(approval: metier.Approval) -> metier.Decision:
@@ -350,7 +348,7 @@ async def test_wrong_settings_are_refused_with_every_problem(folder: Path) -> No
     assert "max_turn" in "".join(traceback.format_exception(refused.value))
 
 
-async def test_a_folder_that_does_not_exist_is_refused_and_not_made(folder: Path) -> None:
+async def test_a_missing_folder_is_rejected_and_not_created(folder: Path) -> None:
     with pytest.raises(metier.UsageError, match="does not exist"):
         async with metier.open(folder / "nowhere"):
             raise AssertionError("not opened")
@@ -358,7 +356,7 @@ async def test_a_folder_that_does_not_exist_is_refused_and_not_made(folder: Path
     assert not (folder / "nowhere").exists()
 
 
-async def test_a_clone_that_was_not_trusted_is_reported_in_the_log_and_stays_narrowed(
+async def test_an_untrusted_clone_is_logged_and_stays_restricted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / ".git" / "logs").mkdir(parents=True)
@@ -374,7 +372,7 @@ async def test_a_clone_that_was_not_trusted_is_reported_in_the_log_and_stays_nar
     assert result.status == "paused"
 
 
-async def test_an_error_of_the_program_leaves_the_block_as_it_is(folder: Path) -> None:
+async def test_an_exception_in_the_program_leaves_the_block_unchanged(folder: Path) -> None:
     with pytest.raises(ExceptionGroup) as raised:
         async with metier.open(folder, provider=ScriptedProvider()):
             raise ExceptionGroup("mine", [KeyError("x"), ValueError("y")])

@@ -43,7 +43,7 @@ def add_skill(folder: Path) -> None:
     (skill / "impl.py").write_text(IMPL, encoding="utf-8")
 
 
-def test_a_state_store_is_in_the_folder_that_the_settings_name(folder: Path) -> None:
+def test_a_state_store_uses_the_folder_from_the_settings(folder: Path) -> None:
     configure(folder, logging={"jsonl_dir": "journal"})
 
     with metier.create_state_store("ctx") as store:
@@ -53,7 +53,7 @@ def test_a_state_store_is_in_the_folder_that_the_settings_name(folder: Path) -> 
     assert not (folder / "runs").exists()
 
 
-def test_a_state_store_is_the_database_server_that_the_settings_name(
+def test_a_state_store_uses_the_database_server_from_the_settings(
     folder: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(folder, store={"backend": "postgres", "database_url_env": "MY_DATABASE"})
@@ -68,7 +68,7 @@ def test_a_state_store_is_the_database_server_that_the_settings_name(
     assert not (folder / "runs" / "state.db").exists()
 
 
-def test_a_conversation_with_a_skill_is_stored_where_the_settings_say(folder: Path) -> None:
+def test_a_conversation_with_a_skill_uses_the_store_from_the_settings(folder: Path) -> None:
     configure(folder, logging={"jsonl_dir": "journal"}, skills={"dir": "abilities"})
     add_skill(folder / "abilities")
     adapter = metier.create_agent_adapter(metier.create_executor("."))
@@ -95,7 +95,7 @@ def add_server(folder: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_skill_that_a_run_calls_keeps_no_secret_of_an_external_server(folder: Path) -> None:
+async def test_a_skill_called_by_a_run_stores_no_secret_of_an_external_server(folder: Path) -> None:
     add_server(folder)
     add_skill(folder / "skills")
     provider = ScriptedProvider(calls(ToolCall("greet.invoke", {"name": HIDDEN})), says("Greeted."))
@@ -172,7 +172,7 @@ def test_put_state_stores_the_summary_without_its_secrets(
         assert store.get_state().summary == newer, "a summary that was made meanwhile is not overwritten"
 
 
-def test_names_of_the_capabilities_document_are_public(folder: Path) -> None:
+def test_names_in_the_capabilities_document_are_public(folder: Path) -> None:
     secret = "sk-" + "1234567890abcdefghij"
 
     assert metier.redact_sensitive({"config": {"api_key": secret}}) == {"config": {"api_key": "***REDACTED***"}}
@@ -202,7 +202,7 @@ def test_inputs_that_are_not_an_object_are_refused_before_the_skill_is_called(fo
 
 
 @pytest.mark.parametrize("skill", [5, None, ["greet"]])
-def test_skill_that_is_no_text_is_refused(folder: Path, skill: Any) -> None:
+def test_skill_that_is_not_a_string_is_rejected(folder: Path, skill: Any) -> None:
     executor = metier.create_executor(".")
     adapter = metier.create_agent_adapter(executor)
 
@@ -212,7 +212,7 @@ def test_skill_that_is_no_text_is_refused(folder: Path, skill: Any) -> None:
         assert repr(skill) in refused.value.message
 
 
-def test_context_that_is_no_text_is_refused(folder: Path) -> None:
+def test_context_that_is_not_a_string_is_rejected(folder: Path) -> None:
     add_skill(folder / "skills")
     wrong: Any = 5
 
@@ -220,7 +220,7 @@ def test_context_that_is_no_text_is_refused(folder: Path) -> None:
         metier.create_agent_adapter(metier.create_executor(".")).invoke("greet", {}, wrong)
 
 
-def test_wrong_arguments_of_the_builders_are_named(folder: Path) -> None:
+def test_invalid_builder_arguments_are_named(folder: Path) -> None:
     class Blocking:
         def ask(self, prompt: str, schema: object) -> str:
             return prompt
@@ -270,7 +270,7 @@ print(store.get_fact("inputs", "colour"))
 """
 
 
-def test_forked_child_that_exits_leaves_the_store_of_its_parent_open(folder: Path, postgres_url: str) -> None:
+def test_exiting_forked_child_leaves_the_store_of_its_parent_open(folder: Path, postgres_url: str) -> None:
     environ = {**os.environ, "STATE_STORE_BACKEND": "postgres", "DATABASE_URL": postgres_url}
 
     done = subprocess.run([sys.executable, "-c", FORKED], env=environ, capture_output=True, text=True, timeout=60)
@@ -280,7 +280,7 @@ def test_forked_child_that_exits_leaves_the_store_of_its_parent_open(folder: Pat
 
 @pytest.mark.parametrize("end", ["exit", "gc", "loop"])
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_state_store_that_is_not_closed_ends_quietly(
+def test_unclosed_state_store_causes_no_warning_at_exit(
     folder: Path, backend: str, end: str, request: pytest.FixtureRequest
 ) -> None:
     environ = {**os.environ, "STATE_STORE_BACKEND": backend}

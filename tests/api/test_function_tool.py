@@ -48,7 +48,7 @@ async def test_models_dates_and_literals_are_converted_both_ways() -> None:
     assert (send.info.effect, send.info.risk, send.info.category) == ("opaque", "medium", "custom")
 
 
-async def test_names_that_a_model_class_has_itself_are_fine_as_parameters() -> None:
+async def test_parameters_may_have_the_names_of_model_class_attributes() -> None:
     @metier.tool
     def name_all(json: int, copy: int, model_fields: int, title: str, schema: str = "s") -> list[object]:
         """Use awkward names."""
@@ -60,7 +60,7 @@ async def test_names_that_a_model_class_has_itself_are_fine_as_parameters() -> N
     assert list(properties) == ["json", "copy", "model_fields", "title", "schema"]
 
 
-async def test_a_plain_function_does_not_stop_the_event_loop() -> None:
+async def test_a_sync_function_does_not_block_the_event_loop() -> None:
     beside, main = threading.Event(), threading.current_thread()
     outputs: list[JsonValue] = []
 
@@ -79,7 +79,7 @@ async def test_a_plain_function_does_not_stop_the_event_loop() -> None:
     assert outputs == [True]
 
 
-async def test_a_function_that_takes_too_long_is_given_up_and_the_model_reads_it() -> None:
+async def test_a_slow_function_times_out_and_the_model_reads_the_error() -> None:
     @metier.tool
     async def sleep() -> None:
         """Sleep."""
@@ -93,7 +93,7 @@ async def test_a_function_that_takes_too_long_is_given_up_and_the_model_reads_it
     assert "0.05 s" in result.error
 
 
-async def test_what_a_function_raises_the_model_reads() -> None:
+async def test_an_exception_in_a_function_reaches_the_model() -> None:
     @metier.tool
     def refuse(kind: str) -> None:
         """Refuse."""
@@ -105,7 +105,7 @@ async def test_what_a_function_raises_the_model_reads() -> None:
     assert "KeyError" in (await call(refuse, kind="other")).error
 
 
-async def test_arguments_that_only_python_refuses_are_named() -> None:
+async def test_arguments_rejected_only_by_python_are_named() -> None:
     @metier.tool
     def count(number: Annotated[int, Field(gt=2)], on: date) -> int:
         """Count."""
@@ -129,7 +129,7 @@ async def test_the_context_of_a_call_reaches_the_function_and_not_the_model() ->
     assert (charge.info.name, charge.info.effect, charge.info.risk) == ("charge_card", "keyed", "high")
 
 
-async def test_a_result_that_is_not_json_fails_instead_of_being_guessed() -> None:
+async def test_a_result_that_is_not_json_fails_without_conversion() -> None:
     @metier.tool
     def give() -> object:
         """Give something odd."""
@@ -160,11 +160,11 @@ def _silent(number: int) -> None: ...
     ("function", "why"),
     [(_no_hint, "no type hint"), (_many, "named parameters"), (_odd, "schema"), (_silent, "no description")],
 )
-def test_a_function_that_cannot_be_described_is_refused_when_it_is_decorated(function: object, why: str) -> None:
+def test_a_function_without_a_valid_schema_is_rejected_at_decoration(function: object, why: str) -> None:
     with pytest.raises(metier.UsageError, match=why):
         metier.tool(function)  # pyright: ignore[reportArgumentType]
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_an_object_that_is_not_a_function_is_rejected() -> None:
     with pytest.raises(metier.UsageError, match="neither a tool nor a function"):
         as_tool(3)  # pyright: ignore[reportArgumentType]

@@ -25,7 +25,7 @@ def test_a_script_without_an_event_loop_gets_a_typed_result(folder: Path) -> Non
 
 
 @pytest.mark.anyio
-async def test_a_notebook_whose_loop_is_running_gets_it_too(folder: Path) -> None:
+async def test_a_notebook_with_a_running_event_loop_gets_a_typed_result(folder: Path) -> None:
     threads: list[threading.Thread] = []
 
     def note() -> str:
@@ -42,7 +42,7 @@ async def test_a_notebook_whose_loop_is_running_gets_it_too(folder: Path) -> Non
 
 
 @pytest.mark.anyio
-async def test_an_error_comes_out_of_the_other_thread_as_it_is(folder: Path) -> None:
+async def test_an_exception_from_the_other_thread_is_raised_unchanged(folder: Path) -> None:
     with pytest.raises(metier.ConfigError, match="settings"):
         metier.run_sync("?", settings={"runtime.max_turn": 1})
 

@@ -60,7 +60,7 @@ async def test_events_come_in_order_with_typed_payloads_and_the_result_follows(f
     assert {each.run_id for each in seen} == {result.run_id}
 
 
-async def test_a_stream_can_be_read_without_a_block_of_its_own(folder: Path) -> None:
+async def test_a_stream_can_be_read_without_its_own_block(folder: Path) -> None:
     async with metier.open(folder, provider=ScriptedProvider(says("Hello."))) as agent:
         stream = agent.stream("Greet")
         kinds = [item.event_type async for item in stream if isinstance(item, metier.Event)]
@@ -96,7 +96,7 @@ async def test_closing_the_agent_pauses_a_run_whose_stream_was_dropped(folder: P
     assert stream.result.status == "paused"
 
 
-async def test_an_error_that_ends_the_run_is_raised_where_the_events_are_read(folder: Path) -> None:
+async def test_an_error_that_ends_the_run_is_raised_to_the_event_reader(folder: Path) -> None:
     def approve(_approval: metier.Approval) -> bool:
         raise LookupError("my own mistake")
 
@@ -110,7 +110,7 @@ async def test_an_error_that_ends_the_run_is_raised_where_the_events_are_read(fo
         assert len(await agent.approvals()) == 1
 
 
-async def test_a_result_is_not_there_before_the_end(folder: Path) -> None:
+async def test_no_result_is_available_before_the_end(folder: Path) -> None:
     async with metier.open(folder, provider=ScriptedProvider(says("Hello."))) as agent:
         stream = agent.stream("Greet")
 
@@ -118,9 +118,7 @@ async def test_a_result_is_not_there_before_the_end(folder: Path) -> None:
             _ = stream.result
 
 
-async def test_growing_text_does_not_show_a_secret_of_the_environment(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streamed_text_hides_a_secret_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "s3cr3t-" + "value-0123456789"
     monkeypatch.setenv("MY_SERVICE_TOKEN", secret)
     text = ""

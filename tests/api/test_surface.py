@@ -27,7 +27,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-def test_the_public_names_are_these_and_each_says_what_it_is() -> None:
+def test_public_names_are_listed_and_documented() -> None:
     assert sorted(metier.__all__) == NAMES
     assert set(NAMES) <= set(dir(metier))
     for name in NAMES:
@@ -53,7 +53,7 @@ else:
     assert done.returncode == 0, done.stderr
 
 
-def test_type_checkers_and_the_running_program_find_the_same_names() -> None:
+def test_type_checkers_and_the_runtime_find_the_same_names() -> None:
     source = Path(metier.__file__).read_text("utf-8")
     checked = source[source.index("if TYPE_CHECKING:") : source.index("_HOMES")]
     declared = {line.split(" as ")[1].split()[0].rstrip(",") for line in checked.splitlines() if " as " in line}
@@ -61,7 +61,7 @@ def test_type_checkers_and_the_running_program_find_the_same_names() -> None:
     assert declared == set(NAMES)
 
 
-def test_members_of_the_larger_classes_are_these() -> None:
+def test_members_of_the_larger_classes_are_listed() -> None:
     for name, members in SURFACE.items():
         kind: type = getattr(metier, name)
         public = {each for each in dir(kind) if not each.startswith("_")}

@@ -21,7 +21,7 @@ from metier.approval.canonical import canonical_arguments, canonical_path, canon
         ("/..", "/"),
     ],
 )
-def test_a_path_is_resolved_below_the_root_without_looking_at_the_disk(written: str, meant: str) -> None:
+def test_a_path_is_resolved_below_the_root_without_disk_access(written: str, meant: str) -> None:
     assert canonical_path(written, "/repo") == meant
 
 
@@ -49,7 +49,7 @@ def test_a_path_is_resolved_below_the_root_without_looking_at_the_disk(written: 
         ("http://256.1.1.1/", "unparsed:http://256.1.1.1/"),
     ],
 )
-def test_a_url_has_one_spelling_and_one_that_can_be_misread_has_none(written: str, meant: str) -> None:
+def test_a_url_has_one_canonical_spelling_and_an_ambiguous_url_has_none(written: str, meant: str) -> None:
     assert canonical_url(written) == meant
 
 
@@ -92,7 +92,7 @@ def test_paths_and_urls_are_found_by_the_name_of_the_argument_at_any_depth() -> 
         ("dotted.key", "whole"),
     ],
 )
-def test_a_dotted_key_finds_nested_values_and_parts_of_an_address(key: str, value: object) -> None:
+def test_a_dotted_key_finds_nested_values_and_parts_of_a_url(key: str, value: object) -> None:
     arguments: dict[str, JsonValue] = {
         "a": {"b": 1, "c": [{"d": "x"}]},
         "url": "https://docs.example/x",

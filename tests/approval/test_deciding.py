@@ -37,7 +37,7 @@ def ask(state: RunState, approval_id: str = "ap-1") -> None:
     apply(state, ApprovalAsked(approval_id=approval_id, step_id="1.1", arguments_hash="", reason=""))
 
 
-def test_a_step_that_waits_for_an_answer_never_runs_without_one() -> None:
+def test_a_step_that_waits_for_an_answer_does_not_run_without_one() -> None:
     state = make_state()
     assert decide(state, Asks()) == a.AskApproval("1.1", "because")
     ask(state)
@@ -46,7 +46,7 @@ def test_a_step_that_waits_for_an_answer_never_runs_without_one() -> None:
     assert decide(state, Asks()) == a.AskApproval("1.1", "because")
 
 
-def test_an_approval_is_for_one_execution_and_a_retry_is_asked_about_again() -> None:
+def test_an_approval_covers_one_execution_and_a_retry_asks_again() -> None:
     state = make_state()
     ask(state)
     apply(state, ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
@@ -58,7 +58,7 @@ def test_an_approval_is_for_one_execution_and_a_retry_is_asked_about_again() -> 
     assert decide(state, Asks()) == a.AskApproval("1.1", "because")
 
 
-def test_a_tool_that_was_turned_off_is_refused_whatever_was_approved() -> None:
+def test_a_disabled_tool_is_denied_despite_an_approval() -> None:
     state = make_state()
     ask(state)
     resumed = RunResumed(reason="", driver="", disabled_tools=("Write",))

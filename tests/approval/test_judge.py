@@ -18,7 +18,7 @@ def say(decision: Decision, kind: ScopeKind = "host") -> Scope:
 
 
 @pytest.mark.parametrize("decisions", list(product(DECISIONS, repeat=3)))
-def test_deny_beats_ask_beats_allow_any_process_that_says_it(decisions: tuple[Decision, ...]) -> None:
+def test_deny_overrides_ask_and_ask_overrides_allow_in_any_scope(decisions: tuple[Decision, ...]) -> None:
     host, agent, skill = (say(decision, kind) for decision, kind in zip(decisions, KINDS, strict=True))
 
     explanation = judge([host, agent], "Read", {}, skills=[replace(skill, name="notes")])
@@ -28,7 +28,7 @@ def test_deny_beats_ask_beats_allow_any_process_that_says_it(decisions: tuple[De
 
 
 @pytest.mark.parametrize("decision", DECISIONS)
-def test_the_first_rule_that_matches_speaks_for_its_list(decision: Decision) -> None:
+def test_the_first_matching_rule_decides_for_its_list(decision: Decision) -> None:
     scope = read_scope(
         f"rules: [{{tool: Read, when: {{path: {{equals: a}}}}, verdict: {decision}}}, {{tool: Read, allow: true}}]"
     )
@@ -53,11 +53,11 @@ def test_allowed_tools_count_only_while_the_skill_is_trusted(*, is_trusted: bool
 
 
 @pytest.mark.parametrize(("profile", "expected"), [("permissive", "allow"), ("guarded", "ask"), ("strict", "ask")])
-def test_the_profile_decides_where_no_one_speaks(profile: str, expected: Decision) -> None:
+def test_the_profile_decides_if_no_rule_matches(profile: str, expected: Decision) -> None:
     assert judge([], "Write", {}, profile=profile).verdict.decision == expected  # pyright: ignore[reportArgumentType]
 
 
-def test_who_writes_down_what_is_allowed_is_asked_about_the_rest() -> None:
+def test_an_agent_with_allow_rules_asks_about_other_calls() -> None:
     agent = read_scope("rules: [{tool: Read, allow: true}]", "agent")
 
     assert judge([agent], "Write", {}, profile="permissive").verdict.decision == "ask"
@@ -68,7 +68,7 @@ def test_who_writes_down_what_is_allowed_is_asked_about_the_rest() -> None:
     ("command", "expected"),
     [("git status", "allow"), ("git status ", "allow"), ("git status; rm -rf .", "ask"), ("git push", "deny")],
 )
-def test_a_command_is_allowed_with_all_of_its_line_or_not_at_all(command: str, expected: Decision) -> None:
+def test_a_command_is_allowed_only_if_its_whole_line_is_allowed(command: str, expected: Decision) -> None:
     scope = read_scope(
         "rules: [{tool: Bash, allow: false, when: {command: {contains: push}}},"
         " {tool: Bash, allow: true, when: {command: {in: [git status]}}},"
@@ -78,7 +78,7 @@ def test_a_command_is_allowed_with_all_of_its_line_or_not_at_all(command: str, e
     assert judge([scope], "Bash", {"command": command}).verdict.decision == expected
 
 
-def test_steering_the_run_is_nobodys_business() -> None:
+def test_rules_do_not_apply_to_control_tools() -> None:
     scope = read_scope("rules: [{tool: '*', allow: false}]")
 
     for tool in ("use_skill", "ask_user", "finish", "read_skill_files"):
@@ -86,7 +86,7 @@ def test_steering_the_run_is_nobodys_business() -> None:
     assert judge([scope], "anything/else", {}).verdict.decision == "deny"
 
 
-def test_tasks_are_evaluated_by_their_own_rules_on_their_inputs() -> None:
+def test_tasks_are_evaluated_by_task_rules_on_their_inputs() -> None:
     scope = read_scope(
         "tool_approvals: [{tool: '*', allow: false}]\n"
         "task_approvals: [{task: release, allow: true, when: {version: {matches: 'v.*'}}}]"
@@ -106,7 +106,7 @@ def test_the_verdict_names_the_rule_and_its_reason() -> None:
 
 
 @pytest.mark.parametrize("default", ["allow", "ask", "deny"])
-def test_what_an_untrusted_scope_allows_by_default_counts_for_nothing(default: Decision) -> None:
+def test_the_default_allow_of_an_untrusted_scope_is_ignored(default: Decision) -> None:
     scope = Scope(kind="skill", name="x", is_trusted=False, tools=RuleList(default=default, is_written=True))
 
     said = evaluate_rules(scope, Call("Write", frozenset({"Write"}), {}))

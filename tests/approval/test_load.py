@@ -186,11 +186,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG)
-def test_a_wrong_rule_is_reported_with_its_line(text: str, problem: str) -> None:
+def test_an_invalid_rule_is_reported_with_its_line(text: str, problem: str) -> None:
     assert read_problems(text) == [f"policy.yaml:{problem}"]
 
 
-def test_every_problem_is_reported_in_the_order_of_lines() -> None:
+def test_every_problem_is_reported_in_line_order() -> None:
     text = "rules:\n  - tool: Raed\n    allow: true\n  - tool: Write\n    allow: perhaps\n"
 
     assert [problem.split(": ")[0] for problem in read_problems(text)] == ["policy.yaml:2", "policy.yaml:5"]

@@ -113,34 +113,34 @@ def build_case(key: str, matcher: str, value: JsonValue) -> tuple[str, dict[str,
 
 
 @pytest.mark.parametrize(("key", "matcher", "value"), MATCHING)
-def test_a_matcher_takes_what_it_names(key: str, matcher: str, value: JsonValue) -> None:
+def test_a_matcher_matches_its_values(key: str, matcher: str, value: JsonValue) -> None:
     text, arguments = build_case(key, matcher, value)
 
     assert judge([read_scope(text)], "Read", arguments).verdict.decision == "allow"
 
 
 @pytest.mark.parametrize(("key", "matcher", "value"), MISSING)
-def test_a_matcher_leaves_what_only_looks_like_it(key: str, matcher: str, value: JsonValue) -> None:
+def test_a_matcher_ignores_similar_values(key: str, matcher: str, value: JsonValue) -> None:
     text, arguments = build_case(key, matcher, value)
 
     assert judge([read_scope(text)], "Read", arguments).verdict.decision == "ask"
 
 
-def test_a_rule_about_a_missing_argument_does_not_match() -> None:
+def test_a_rule_for_a_missing_argument_does_not_match() -> None:
     scope = read_scope("rules:\n  - tool: Read\n    allow: false\n    when: {limit: {equals: null}}\n")
 
     assert judge([scope], "Read", {"path": "a"}).outcomes[0].decision is None
 
 
 @pytest.mark.parametrize("path", [".env", ".env.local", "./.env", "a/../.env"])
-def test_the_prefix_of_a_deny_is_read_widely(path: str) -> None:
+def test_the_prefix_of_a_deny_rule_is_interpreted_broadly(path: str) -> None:
     scope = read_scope("rules:\n  - tool: Read\n    allow: false\n    when: {path: {startsWith: .env}}\n")
 
     assert judge([scope], "Read", {"path": path}, profile="permissive").verdict.decision == "deny"
 
 
 @pytest.mark.parametrize("climb", CLIMBS)
-def test_a_deny_reaches_an_address_that_a_server_may_decode_to_what_it_names(climb: str) -> None:
+def test_a_deny_rule_covers_urls_that_a_server_may_decode_to_its_pattern(climb: str) -> None:
     scope = read_scope(
         "rules:\n  - tool: WebFetch\n    allow: false\n    when: {url: {startsWith: 'https://example.com/admin'}}\n"
     )
@@ -150,7 +150,7 @@ def test_a_deny_reaches_an_address_that_a_server_may_decode_to_what_it_names(cli
 
 
 @pytest.mark.parametrize("flag", ["(?i)", "(?is)", "(?i)(?s)"])
-def test_a_deny_with_a_flag_in_its_expression_holds_whatever_the_case(flag: str) -> None:
+def test_a_deny_rule_with_a_regex_flag_ignores_case(flag: str) -> None:
     scope = read_scope(
         f"rules:\n  - tool: Bash\n    allow: false\n    when: {{command: {{matches: '{flag}git push.*'}}}}\n"
     )
@@ -158,7 +158,7 @@ def test_a_deny_with_a_flag_in_its_expression_holds_whatever_the_case(flag: str)
     assert judge([scope], "Bash", {"command": "git PUSH origin"}, profile="permissive").verdict.decision == "deny"
 
 
-def test_an_expression_takes_linear_time_on_a_hostile_text() -> None:
+def test_a_regular_expression_takes_linear_time_on_hostile_text() -> None:
     scope = read_scope("rules:\n  - tool: Read\n    allow: true\n    when: {word: {matches: '(a|aa|a?)*b'}}\n")
 
     assert judge([scope], "Read", {"word": "a" * 200_000}).verdict.decision == "ask"

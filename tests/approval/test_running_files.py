@@ -20,7 +20,7 @@ FOLDER = "rules:\n  - {tool: Write, allow: true, when: {path: {startsWith: .}}}\
 
 @pytest.mark.parametrize("profile", ["guarded", "strict"])
 @pytest.mark.parametrize("path", RUNNING)
-def test_a_broad_allow_does_not_reach_a_file_that_runs_by_itself(path: str, profile: str) -> None:
+def test_a_broad_allow_rule_does_not_cover_an_auto_executed_file(path: str, profile: str) -> None:
     for rules, tool in ((BROAD, "Write"), (BROAD, "Edit"), (FOLDER, "Write")):
         verdict = judge(
             [read_scope(rules)], tool, {"path": path}, profile="strict" if profile == "strict" else "guarded"
@@ -30,7 +30,7 @@ def test_a_broad_allow_does_not_reach_a_file_that_runs_by_itself(path: str, prof
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_other_files_are_reached(path: str) -> None:
+def test_a_broad_allow_rule_covers_other_files(path: str) -> None:
     assert judge([read_scope(BROAD)], "Write", {"path": path}).verdict.decision == "allow"
 
 
@@ -43,11 +43,11 @@ def test_a_rule_that_names_the_file_allows_it(matcher: str) -> None:
     assert judge([scope], "Write", {"path": "tests/conftest.py"}).verdict.decision == "allow"
 
 
-def test_permissive_does_not_ask() -> None:
+def test_permissive_profile_does_not_ask() -> None:
     assert judge([], "Write", {"path": "conftest.py"}, profile="permissive").verdict.decision == "allow"
 
 
-def test_always_in_this_run_does_not_extend_to_such_a_file() -> None:
+def test_always_in_this_run_does_not_cover_an_auto_executed_file() -> None:
     keys = [
         build_memory_key(build_step("Write", {"path": path}, call_id="")) for path in ("a.py", "b.py", "conftest.py")
     ]

@@ -114,7 +114,7 @@ def last_result(provider: ScriptedProvider) -> str:
     return describe_failure(part.text)
 
 
-async def test_a_user_at_the_terminal_says_yes_and_the_run_continues(
+async def test_the_run_continues_after_the_user_approves_at_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     person = Prompter(Person("w", "what?", "y"), "ada")
@@ -129,7 +129,7 @@ async def test_a_user_at_the_terminal_says_yes_and_the_run_continues(
     assert "asked because: Profile 'guarded' asks before anything that is not reading" in shown
 
 
-async def test_a_no_is_told_to_the_model_with_its_reason(tmp_path: Path) -> None:
+async def test_a_denial_reaches_the_model_with_its_reason(tmp_path: Path) -> None:
     person = Prompter(Person("n", "Not that file"), "ada")
 
     state, provider = await run_with(tmp_path, person, write("a.txt", "hello"), says("Fine."))
@@ -139,7 +139,7 @@ async def test_a_no_is_told_to_the_model_with_its_reason(tmp_path: Path) -> None
     assert not (tmp_path / "a.txt").exists()
 
 
-async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_again(
+async def test_edited_arguments_run_and_invalid_ones_are_asked_for_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edits = ("e", '{"path": "b.txt"}', "e", "nonsense", "e", "", "e", '{"path": "b.txt", "text": "bye"}', "y")
@@ -151,7 +151,7 @@ async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_agai
     assert "Invalid arguments: 'text' is a required property" in capsys.readouterr().err
 
 
-async def test_always_holds_for_the_tool_until_the_run_ends(tmp_path: Path) -> None:
+async def test_always_covers_the_tool_until_the_run_ends(tmp_path: Path) -> None:
     person = Person("a", "c")
     script = (write("a.txt", "1"), write("b.txt", "2"), says("Done."))
 
@@ -164,7 +164,7 @@ async def test_always_holds_for_the_tool_until_the_run_ends(tmp_path: Path) -> N
     assert again.pause.pause == "approval"
 
 
-async def test_yes_holds_for_one_call(tmp_path: Path) -> None:
+async def test_yes_covers_one_call(tmp_path: Path) -> None:
     state, _ = await run_with(
         tmp_path, Prompter(Person("y"), "ada"), write("a.txt", "1"), write("b.txt", "2"), says("Done.")
     )
@@ -173,13 +173,13 @@ async def test_yes_holds_for_one_call(tmp_path: Path) -> None:
     assert not (tmp_path / "b.txt").exists()
 
 
-async def test_no_one_answers_and_the_run_pauses(tmp_path: Path) -> None:
+async def test_the_run_pauses_if_no_user_answers(tmp_path: Path) -> None:
     state, _ = await run_with(tmp_path, Prompter(Person("q"), "ada"), write("a.txt", "1"), says("Done."))
 
     assert (state.status, state.pause and state.pause.pause) == ("paused", "approval")
 
 
-async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_path: Path) -> None:
+async def test_a_concurrent_decision_from_elsewhere_wins(tmp_path: Path) -> None:
     host, provider = make_host(tmp_path, (write("a.txt", "1"), says("Fine.")))
     async with open_runtime(host) as runtime:
 
@@ -223,7 +223,7 @@ async def test_a_file_that_changed_since_it_was_shown_is_asked_about_again(tmp_p
     assert (tmp_path / "a.txt").read_text() == "new"
 
 
-async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp_path: Path) -> None:
+async def test_the_diff_of_a_write_is_shown_and_valid_until_the_file_changes(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old\n")
     change = calls(ToolCall("Write", {"path": "a.txt", "content": "new\n"}))
     host, _ = make_host(tmp_path, (change, says("Done.")))
@@ -246,7 +246,7 @@ async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp
     assert (tmp_path / "a.txt").read_text() == "new\n"
 
 
-async def test_a_call_edited_into_something_denied_is_put_to_the_user_again(
+async def test_a_call_edited_into_a_denied_one_is_asked_about_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".agent").mkdir()
@@ -262,7 +262,7 @@ async def test_a_call_edited_into_something_denied_is_put_to_the_user_again(
     assert list(tmp_path.glob("*.txt")) == []
 
 
-async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refused(tmp_path: Path) -> None:
+async def test_a_disabled_tool_is_missing_from_the_next_turn_and_denied(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     access = tmp_path / ACCESS
 
@@ -280,7 +280,7 @@ async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refu
     assert list(tmp_path.glob("*.txt")) == []
 
 
-async def test_an_access_file_that_breaks_during_a_run_pauses_it_until_it_is_fixed(tmp_path: Path) -> None:
+async def test_an_access_file_that_becomes_invalid_pauses_the_run_until_it_is_fixed(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     host, _ = make_host(tmp_path, (write(ACCESS, "{"), says("Done.")))
     async with open_runtime(host) as runtime:
@@ -295,7 +295,7 @@ async def test_an_access_file_that_breaks_during_a_run_pauses_it_until_it_is_fix
     assert done.status == "completed"
 
 
-async def test_a_run_is_replayed_by_the_rules_it_had_and_leaves_no_folder_behind(tmp_path: Path) -> None:
+async def test_a_replay_uses_the_original_rules_and_leaves_no_folder_behind(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     policy = tmp_path / ".agent" / "policy.yaml"
     policy.write_text("rules: [{tool: Pen, allow: true}]")
@@ -315,7 +315,7 @@ async def test_a_run_is_replayed_by_the_rules_it_had_and_leaves_no_folder_behind
     assert now.outcome.divergence.recorded.kind == "step_started"
 
 
-async def test_a_fork_keeps_every_answer_under_ids_of_its_own(tmp_path: Path) -> None:
+async def test_a_fork_keeps_every_answer_under_its_own_ids(tmp_path: Path) -> None:
     host, _ = make_host(tmp_path, (write("a.txt", "new"), says("Done."), says("Done.")))
     async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"))
@@ -363,7 +363,7 @@ async def test_a_fork_keeps_every_answer_under_ids_of_its_own(tmp_path: Path) ->
         ),
     ],
 )
-async def test_a_broken_access_file_is_an_error_at_the_start(tmp_path: Path, text: str, problem: str) -> None:
+async def test_an_invalid_access_file_is_an_error_at_the_start(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / ".agent").mkdir()
     (tmp_path / ACCESS).write_text(text, encoding="utf-8")
 
@@ -375,7 +375,7 @@ async def test_a_broken_access_file_is_an_error_at_the_start(tmp_path: Path, tex
 
 
 @pytest.mark.parametrize("access", [{"Pen": False}, {"tools": {"Pen": {"enabled": False}, "Read": {"enabled": True}}}])
-async def test_both_forms_of_the_access_file_turn_a_tool_off(tmp_path: Path, access: object) -> None:
+async def test_both_forms_of_the_access_file_disable_a_tool(tmp_path: Path, access: object) -> None:
     (tmp_path / ".agent").mkdir()
     (tmp_path / ACCESS).write_text(json.dumps(access), encoding="utf-8")
 
@@ -401,7 +401,7 @@ async def test_calls_of_one_reply_are_shown_and_decided_together(
     assert "? 2 of 2 Call the tool Pen · high risk\n  path: b.txt" in shown
 
 
-async def test_of_calls_that_wait_together_each_can_have_its_own_answer(tmp_path: Path) -> None:
+async def test_calls_that_wait_together_can_get_different_answers(tmp_path: Path) -> None:
     state, provider = await run_with(tmp_path, Prompter(Person("n", "Not a", "y"), "ada"), write_both(), says("Done."))
 
     assert state.status == "completed"
@@ -410,7 +410,7 @@ async def test_of_calls_that_wait_together_each_can_have_its_own_answer(tmp_path
     assert any("Not a" in part.text for part in parts if isinstance(part, ToolResultPart))
 
 
-async def test_calls_about_one_file_are_asked_about_one_after_the_other(tmp_path: Path) -> None:
+async def test_calls_on_one_file_are_asked_about_one_at_a_time(tmp_path: Path) -> None:
     same = (ToolCall("Pen", {"path": "a.txt", "text": "1"}), ToolCall("Pen", {"path": "a.txt", "text": "2"}))
     asked: list[int] = []
 
@@ -442,7 +442,7 @@ async def test_a_run_without_a_user_waits_for_all_calls_of_a_reply(tmp_path: Pat
     assert (tmp_path / "b.txt").read_text() == "2"
 
 
-async def test_an_unknown_key_at_the_question_about_always_is_not_a_yes(tmp_path: Path) -> None:
+async def test_an_unknown_key_at_the_always_prompt_does_not_approve(tmp_path: Path) -> None:
     person = Person("a", "x", "y", "b", "n", "No")
 
     state, _ = await run_with(tmp_path, Prompter(person, "ada"), write("a.txt", "hello"), says("Done."))

@@ -33,7 +33,7 @@ def read_verdicts(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [json.loads(line)["verdict"] for line in capsys.readouterr().out.strip().split("\n")]
 
 
-def test_there_are_enough_attempts_and_everyday_commands() -> None:
+def test_the_corpus_has_enough_attempts_and_everyday_commands() -> None:
     assert len(ATTEMPTS) >= 300
     assert len({command for _, command in ATTEMPTS}) >= 290
     assert sum(len(commands) for commands in EVERYDAY.values()) >= 120
@@ -137,11 +137,13 @@ VERDICTS: list[tuple[str, Decision]] = [
 
 
 @pytest.mark.parametrize(("command", "expected"), VERDICTS)
-def test_every_command_of_a_line_must_be_allowed_and_one_denied_is_enough(command: str, expected: Decision) -> None:
+def test_every_command_of_a_line_must_be_allowed_and_one_denial_denies_the_line(
+    command: str, expected: Decision
+) -> None:
     assert judge([read_scope(RULES)], "Bash", {"command": command}).verdict.decision == expected
 
 
-def test_the_folder_that_a_command_runs_in_is_an_argument_like_others() -> None:
+def test_the_working_directory_of_a_command_is_an_argument_like_any_other() -> None:
     scope = read_scope(RULES)
 
     assert judge([scope], "Bash", {"command": "cat a.md", "cwd": "docs"}).verdict.decision == "allow"
@@ -150,7 +152,7 @@ def test_the_folder_that_a_command_runs_in_is_an_argument_like_others() -> None:
     assert judge([scope], "Bash", {"command": "cat a.md", "cwd": "docs/../src"}).verdict.decision == "ask"
 
 
-def test_the_explanation_shows_the_words_of_each_command_or_why_there_are_none() -> None:
+def test_the_explanation_shows_the_words_of_each_command_or_the_parse_error() -> None:
     scope = read_scope(RULES)
 
     line = judge([scope], "Bash", {"command": "git  log -1 'a b'|head"})
@@ -167,7 +169,7 @@ def test_the_explanation_shows_the_words_of_each_command_or_why_there_are_none()
     )
 
 
-def test_an_allow_that_does_not_reach_so_far_lets_later_rules_speak() -> None:
+def test_later_rules_apply_if_an_allow_rule_does_not_cover_the_command() -> None:
     scope = read_scope(
         "rules: [{tool: Bash, allow: true, when: {command: {startsWith: git}}},"
         " {tool: Bash, allow: false, when: {command: {contains: reset}}}]"
@@ -189,7 +191,7 @@ def test_commands_may_be_allowed_by_different_scopes() -> None:
     "command",
     ["to\\uch PWNED", "{touch,PWNED}", "/usr/bin/t[o]uch PWNED", "env touch PWNED", "sh -c 'touch PWNED'", "$x PWNED"],
 )
-def test_where_a_rule_denies_what_cannot_be_read_is_not_allowed_even_in_the_permissive_profile(command: str) -> None:
+def test_a_deny_rule_blocks_unparsable_commands_even_in_the_permissive_profile(command: str) -> None:
     host = read_scope("rules: [{tool: Bash, allow: false, when: {command: {startsWith: touch}}}]")
 
     assert judge([host], "Bash", {"command": command}, profile="permissive").verdict.decision != "allow"
@@ -198,7 +200,7 @@ def test_where_a_rule_denies_what_cannot_be_read_is_not_allowed_even_in_the_perm
     assert judge([], "Bash", {"command": command}, profile="permissive").verdict.decision == "allow"
 
 
-def test_a_rule_for_the_whole_tool_allows_what_only_reads() -> None:
+def test_a_rule_for_the_whole_tool_allows_read_only_commands() -> None:
     scope = read_scope("rules: [{tool: Bash, allow: true}]")
 
     for command, expected in (
@@ -210,7 +212,7 @@ def test_a_rule_for_the_whole_tool_allows_what_only_reads() -> None:
         assert judge([scope], "Bash", {"command": command}).verdict.decision == expected
 
 
-def test_examples_of_a_rule_are_evaluated_as_the_shell_is() -> None:
+def test_examples_of_a_rule_are_evaluated_like_shell_commands() -> None:
     scope = read_scope(
         "rules:\n  - tool: Bash\n    allow: true\n    when: {command: {startsWith: git log}}\n"
         "    examples: {allow: [{command: git log -3}], ask: [{command: git log --output=x}, {command: git log; rm x}]}"
@@ -219,7 +221,7 @@ def test_examples_of_a_rule_are_evaluated_as_the_shell_is() -> None:
     assert len(scope.tools.rules) == 1
 
 
-def test_what_only_the_profile_allows_is_not_put_down_to_a_rule() -> None:
+def test_a_call_allowed_only_by_the_profile_is_not_attributed_to_a_rule() -> None:
     host = read_scope("rules: [{tool: Bash, allow: true, when: {command: {startsWith: git status}}}]")
 
     explanation = judge([host], "Bash", {"command": "git status; rm -rf x"}, profile="permissive")
@@ -231,7 +233,7 @@ def test_what_only_the_profile_allows_is_not_put_down_to_a_rule() -> None:
 DENYING = "rules:\n- {tool: Bash, allow: false, when: {command: {startsWith: touch}}}\n"
 
 
-def test_a_program_that_may_run_a_denied_one_is_asked_about_where_everything_else_is_allowed() -> None:
+def test_a_program_that_can_run_a_denied_one_asks_even_if_all_else_is_allowed() -> None:
     scope = read_scope(DENYING)
 
     allowed = [
@@ -242,7 +244,7 @@ def test_a_program_that_may_run_a_denied_one_is_asked_about_where_everything_els
     assert allowed == []
 
 
-def test_a_rule_that_denies_one_program_leaves_programs_alone_that_run_no_other() -> None:
+def test_a_deny_rule_for_one_program_ignores_programs_that_run_no_others() -> None:
     scope = read_scope(DENYING)
 
     verdicts = {c: judge([scope], "Bash", {"command": c}, profile="permissive").verdict for c in PLAIN_COMMANDS}
@@ -250,7 +252,7 @@ def test_a_rule_that_denies_one_program_leaves_programs_alone_that_run_no_other(
     assert {command: verdict for command, verdict in verdicts.items() if verdict.decision != "allow"} == {}
 
 
-def test_forms_that_do_more_than_look_are_not_reached_by_a_rule_for_the_shell(
+def test_command_forms_that_do_more_than_read_are_not_covered_by_a_shell_rule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     explain_all(list(BEYOND_LOOKING), [{"tool": "Bash", "allow": True}], tmp_path)

@@ -70,7 +70,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_an_allowed_command_runs_and_the_log_says_which_rule_allowed_it(workspace: Path) -> None:
+async def test_an_allowed_command_runs_and_the_log_names_the_rule(workspace: Path) -> None:
     terminal = Terminal(workspace)
 
     state = await terminal.run("git status --short")
@@ -87,7 +87,7 @@ async def test_an_allowed_command_runs_and_the_log_says_which_rule_allowed_it(wo
 
 
 @pytest.mark.parametrize("command", ["git status; touch PWNED", "git status $(touch PWNED)", "git -c a.b=c status"])
-async def test_what_is_more_than_the_rule_pauses_without_anybody_there(workspace: Path, command: str) -> None:
+async def test_a_command_beyond_its_rule_pauses_an_unattended_run(workspace: Path, command: str) -> None:
     terminal = Terminal(workspace)
 
     state = await terminal.run(command)
@@ -98,7 +98,7 @@ async def test_what_is_more_than_the_rule_pauses_without_anybody_there(workspace
     assert not (workspace / "PWNED").exists()
 
 
-async def test_what_was_approved_is_what_runs_and_was_shown(workspace: Path) -> None:
+async def test_the_command_that_runs_is_the_one_shown_and_approved(workspace: Path) -> None:
     shown: list[str] = []
 
     async def approve(question: ApprovalQuestion) -> Reply:
@@ -115,7 +115,7 @@ async def test_what_was_approved_is_what_runs_and_was_shown(workspace: Path) -> 
     assert terminal.find("step_started")[0]["verdict"] == "ask"
 
 
-async def test_a_line_that_the_mode_does_not_let_through_is_never_asked_about(workspace: Path) -> None:
+async def test_a_line_blocked_by_the_mode_is_not_asked_about(workspace: Path) -> None:
     terminal = Terminal(workspace, shell=ShellOptions(mode="allowlist", allowed_prefixes=("git status",)))
 
     state = await terminal.run("git status; touch PWNED")
@@ -126,7 +126,7 @@ async def test_a_line_that_the_mode_does_not_let_through_is_never_asked_about(wo
     assert not (workspace / "PWNED").exists()
 
 
-async def test_a_shell_that_is_off_is_neither_offered_nor_run(workspace: Path) -> None:
+async def test_a_disabled_shell_is_neither_offered_nor_run(workspace: Path) -> None:
     terminal = Terminal(workspace, shell=ShellOptions(mode="off"))
 
     await terminal.run("git status")
@@ -135,7 +135,7 @@ async def test_a_shell_that_is_off_is_neither_offered_nor_run(workspace: Path) -
     assert "There is no tool 'Bash'" in terminal.answer
 
 
-async def test_long_output_of_a_run_is_kept_next_to_it(workspace: Path) -> None:
+async def test_long_output_is_saved_in_the_run_folder(workspace: Path) -> None:
     (workspace / ".agent" / "policy.yaml").write_text("tool_approvals: [{tool: Bash, allow: true}]\n", encoding="utf-8")
     terminal = Terminal(workspace, shell=ShellOptions(max_output_chars=300))
 

@@ -281,7 +281,7 @@ def list_candidates() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # two thousand programs
-def test_a_command_that_runs_unasked_changes_nothing_but_its_output(tmp_path: Path) -> None:
+def test_a_command_that_needs_no_approval_has_no_side_effects(tmp_path: Path) -> None:
     installed = [line for line in list_candidates() if is_allowed(line) and is_installed(line)]
     effects: dict[str, list[str]] = {}
 

@@ -16,7 +16,7 @@ def test_a_command_reads_its_input_and_its_output_is_returned(tmp_path: Path) ->
     assert "a1B2a1B2" not in done.stdout
 
 
-def test_a_command_leaves_the_process_of_the_test_as_it_was(tmp_path: Path) -> None:
+def test_a_command_does_not_change_the_test_process(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     before = Path.cwd(), dict(os.environ), signal.getsignal(signal.SIGINT), sys.stdin, sys.stdout, sys.stderr
 

@@ -33,7 +33,7 @@ def test_reference_has_every_setting_command_and_event() -> None:
     assert missing == []
 
 
-def test_every_command_is_shown_in_use() -> None:
+def test_every_command_has_an_example() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in GUIDES)
     for alias, name in ALIASES.items():
         text = text.replace(f"agent {alias} ", f"agent {name} ")
@@ -57,7 +57,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_resolve() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page, target, file, heading in links()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_every_block_of_a_page_is_run_or_checked_or_gives_the_reason_it_is_not() -> None:
+def test_every_block_of_a_page_is_executed_checked_or_has_a_reason_for_neither() -> None:
     blocks = [block for page in PAGES for block in read_blocks(page)]
 
     unmarked = [block.where for block in blocks if not block.meaning]
@@ -20,7 +20,7 @@ def test_every_block_of_a_page_is_run_or_checked_or_gives_the_reason_it_is_not()
     assert unmarked == [], "put a mark on the line above each, such as <!-- test -->; tests/docs/blocks.py lists them"
 
 
-def test_every_page_stands_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
     named = set(re.findall(r": ([\w/-]+\.md)$", navigation, re.MULTILINE))
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "decisions" not in page.parts}
@@ -29,7 +29,7 @@ def test_every_page_stands_in_the_navigation() -> None:
     assert named - pages == set()
 
 
-def test_files_that_pages_for_contributors_name_exist() -> None:
+def test_files_named_on_pages_for_contributors_exist() -> None:
     """Paths stand in back quotes, from the root or from `src/metier`; capitals are placeholders."""
     missing: list[str] = []
     for page in ("AGENTS.md", "CONTRIBUTING.md", "docs/contributing/architecture.md", "docs/testing.md"):

@@ -36,9 +36,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 
 @pytest.mark.parametrize(("command", "allowed"), ALLOWED.items(), ids=list(ALLOWED))
-def test_command_loads_no_heavy_package_that_it_does_not_need(
-    command: str, allowed: frozenset[str], tmp_path: Path
-) -> None:
+def test_command_loads_no_unneeded_heavy_package(command: str, allowed: frozenset[str], tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     done = subprocess.run(

@@ -56,7 +56,9 @@ def test_only_the_launcher_starts_programs(modules: list[Module]) -> None:
         "__import__('os').system('x')",
     ],
 )
-def test_start_that_bypasses_the_launcher_is_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_that_bypasses_the_launcher_is_detected(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "module.py").write_text(text)
     monkeypatch.setattr(program_starts, "SOURCE", tmp_path)
 
@@ -71,7 +73,7 @@ def test_every_row_of_the_launcher_is_used(modules: list[Module]) -> None:
     assert used == set(USES)
 
 
-def test_programs_are_built_by_the_launcher_alone(modules: list[Module]) -> None:
+def test_only_the_launcher_builds_program_objects(modules: list[Module]) -> None:
     building = {module.name for module in modules for call in list_calls(module) if call == "Program"}
 
     assert building == {LAUNCHER}
@@ -96,7 +98,7 @@ def test_program_without_an_absolute_path_is_refused() -> None:
         Program(use=SUPERVISOR, command=("./git",), environment={})
 
 
-def test_path_is_searched_in_known_places(modules: list[Module]) -> None:
+def test_programs_are_searched_in_known_folders(modules: list[Module]) -> None:
     searching = {module.name for module in modules if "shutil.which" in module.names}
 
     assert searching == set(SEARCHING)
@@ -106,7 +108,7 @@ def test_the_page_lists_the_programs_of_the_launcher() -> None:
     assert PAGE.read_text(encoding="utf-8") == program_starts.render_page(), "run `./dev docs`"
 
 
-def test_program_that_is_handed_to_an_interpreter_as_text_imports_the_standard_library_alone() -> None:
+def test_program_passed_to_an_interpreter_as_text_imports_only_the_standard_library() -> None:
     text = (SOURCE / "tools/shell/line_runner.py").read_text(encoding="utf-8")
     order = json.dumps([["", [[["echo", "read"], []]]]])
 

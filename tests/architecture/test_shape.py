@@ -48,7 +48,7 @@ def test_files_and_classes_are_named_after_a_noun() -> None:
     assert vague_classes == set()
 
 
-def test_every_file_says_at_the_top_what_it_is() -> None:
+def test_every_file_has_a_module_docstring() -> None:
     silent = [file.path.relative_to(ROOT).as_posix() for file in read_sources() if file.is_ours and file.is_silent]
 
     assert silent == []

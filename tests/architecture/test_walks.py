@@ -5,7 +5,7 @@ from walks import BLOCK, MAX_TO_SOCKET, PAGE, WALKS, collect, render
 
 
 @pytest.mark.parametrize("command", WALKS)
-def test_walk_on_the_page_is_the_one_that_the_code_takes(command: str) -> None:
+def test_walk_on_the_page_matches_the_code(command: str) -> None:
     listed = BLOCK.search(PAGE.read_text("utf-8"))
     assert listed is not None
 

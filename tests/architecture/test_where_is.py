@@ -11,5 +11,5 @@ SOURCE = Path(metier.__file__).parent
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.file)
-def test_the_file_that_a_question_names_has_the_answer(answer: Answer) -> None:
+def test_the_file_named_for_a_question_has_the_answer(answer: Answer) -> None:
     assert answer.definition in (SOURCE / answer.file).read_text(encoding="utf-8"), answer.question

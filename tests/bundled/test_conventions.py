@@ -86,7 +86,7 @@ def test_a_demo_skill_can_be_run_without_a_model(skill: str) -> None:
 
 
 @pytest.mark.parametrize("skill", sorted(CALLABLE))
-def test_code_of_a_callable_skill_is_short_and_needs_nothing_but_python(skill: str) -> None:
+def test_code_of_a_callable_skill_is_short_and_needs_only_python(skill: str) -> None:
     for module in (BUNDLED / skill).glob("*.py"):
         text = module.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 500
@@ -95,7 +95,7 @@ def test_code_of_a_callable_skill_is_short_and_needs_nothing_but_python(skill: s
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
-def test_a_script_declares_what_it_needs(script: Path) -> None:
+def test_a_script_declares_its_dependencies(script: Path) -> None:
     declared = requirements(script)
     assert declared["requires-python"] == ">=3.12"
     names = {re.split(r"[<>=~!]", text)[0] for text in declared["dependencies"]}
@@ -103,7 +103,7 @@ def test_a_script_declares_what_it_needs(script: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
-def test_help_is_quick_and_explains_every_option(script: Path, script_python: Path) -> None:
+def test_help_is_fast_and_explains_every_option(script: Path, script_python: Path) -> None:
     python = str(script_python) if script.parent.parent.name == "kalshi-markets" else sys.executable
     done = subprocess.run(
         [python, "-I", "-B", str(script), "--help"], capture_output=True, text=True, timeout=100, check=False
@@ -115,7 +115,7 @@ def test_help_is_quick_and_explains_every_option(script: Path, script_python: Pa
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
-def test_a_wrong_option_is_a_sentence_and_not_a_traceback(script: Path, script_python: Path) -> None:
+def test_an_invalid_option_prints_a_message_and_no_traceback(script: Path, script_python: Path) -> None:
     python = script_python if script.parent.parent.name == "kalshi-markets" else None
     done = run_script(script, "--no-such-option", "--json", python=python, env={})
     assert done.code == 2
@@ -131,7 +131,7 @@ def test_no_bytecode_or_stray_files_are_shipped() -> None:
     assert {Path(line).suffix for line in listed.stdout.splitlines()} <= allowed
 
 
-def test_uv_runs_a_script_as_the_script_tools_do(tmp_path: Path) -> None:
+def test_uv_runs_a_script_like_the_script_tools(tmp_path: Path) -> None:
     script = BUNDLED / "kalshi-markets" / "scripts" / "status.py"
     base = getattr(sys, "_base_executable", sys.executable)
     command = [find_uv_bin(), "run", "--no-project", "--no-config", "--no-env-file", "--script", "--python", base]

@@ -11,7 +11,7 @@ from metier import create_agent_adapter, create_executor
 pytestmark = pytest.mark.slow
 
 
-def test_interview_keeps_what_it_was_told_and_ends_in_a_numbered_record(tmp_path: Path) -> None:
+def test_interview_keeps_earlier_answers_and_ends_in_a_numbered_record(tmp_path: Path) -> None:
     (tmp_path / "docs" / "adr").mkdir(parents=True)
     (tmp_path / "docs" / "adr" / "0007-use-git.md").touch()
 
@@ -40,7 +40,7 @@ def test_interview_keeps_what_it_was_told_and_ends_in_a_numbered_record(tmp_path
     )
 
 
-def test_any_process_that_says_everything_at_once_is_asked_only_for_reasons_and_may_decline(tmp_path: Path) -> None:
+def test_complete_input_is_asked_only_for_reasons_which_may_be_declined(tmp_path: Path) -> None:
     adapter = create_agent_adapter(create_executor(tmp_path, home=tmp_path, environ=dict(os.environ)))
     told: dict[str, JsonValue] = {
         "title": "Queue",

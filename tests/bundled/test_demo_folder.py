@@ -37,7 +37,7 @@ def test_wheel_contains_the_demo_skills(tmp_path: Path) -> None:
         assert read_tree(tmp_path / "metier/bundled" / name) == read_tree(DEMOS / name)
 
 
-def test_git_has_one_copy_of_the_demo_skills() -> None:
+def test_the_repository_has_one_copy_of_the_demo_skills() -> None:
     tracked = subprocess.run(["git", "ls-files", "src/metier/bundled"], cwd=ROOT, capture_output=True, text=True)
 
     assert [line for line in tracked.stdout.splitlines() if line.split("/")[3] in NAMES] == []
@@ -68,7 +68,7 @@ def test_build_without_the_demo_skills_fails(tmp_path: Path) -> None:
     assert "No skills in" in done.stderr
 
 
-def test_copied_into_a_project_they_do_its_work_offline(
+def test_demo_skills_copied_into_a_project_work_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "home").mkdir()

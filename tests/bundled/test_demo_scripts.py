@@ -39,7 +39,7 @@ def git(root: Path, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("call", ON_ODD_FILES)
-def test_odd_files_never_stop_a_script(run: Run, odd_folder: Path, call: tuple[str, str, list[str]]) -> None:
+def test_odd_files_do_not_stop_a_script(run: Run, odd_folder: Path, call: tuple[str, str, list[str]]) -> None:
     skill, script, arguments = call
     outcome = run(skill, script, "--root", odd_folder, *arguments, "--json")
     assert outcome.err == ""
@@ -49,7 +49,7 @@ def test_odd_files_never_stop_a_script(run: Run, odd_folder: Path, call: tuple[s
 
 
 @pytest.mark.parametrize("call", ON_ODD_FILES)
-def test_an_empty_folder_is_fine_and_a_missing_one_is_an_error(
+def test_an_empty_folder_is_accepted_and_a_missing_one_is_an_error(
     run: Run, tmp_path: Path, call: tuple[str, str, list[str]]
 ) -> None:
     skill, script, arguments = call
@@ -60,7 +60,7 @@ def test_an_empty_folder_is_fine_and_a_missing_one_is_an_error(
     assert outcome.err.startswith("error: '")
 
 
-def test_inventory_counts_what_is_there(run: Run, odd_folder: Path) -> None:
+def test_inventory_counts_files(run: Run, odd_folder: Path) -> None:
     result = run("workspace-inventory", "inventory", "--root", odd_folder, "--list-files", "--json").result
     totals = result["totals"]
     assert totals["files"] == 12
@@ -79,7 +79,7 @@ def test_inventory_counts_what_is_there(run: Run, odd_folder: Path) -> None:
     assert result["git"] is None
 
 
-def test_inventory_tells_languages_lines_and_the_state_of_git(run: Run, tmp_path: Path) -> None:
+def test_inventory_lists_languages_lines_and_git_state(run: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("one\ntwo\nthree")
     (tmp_path / "README.md").write_text("# Title\n")
     git(tmp_path, "init", "-q", "-b", "main")
@@ -98,7 +98,7 @@ def test_inventory_tells_languages_lines_and_the_state_of_git(run: Run, tmp_path
     assert "git branch 'main' with 2 open changes" in result["summary"]
 
 
-def test_inventory_executes_nothing_that_the_repository_configures(run: Run, tmp_path: Path) -> None:
+def test_inventory_runs_no_program_configured_by_the_repository(run: Run, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "-b", "main")
     (tmp_path / "spy.sh").write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
     (tmp_path / "spy.sh").chmod(0o755)
@@ -107,7 +107,7 @@ def test_inventory_executes_nothing_that_the_repository_configures(run: Run, tmp
     assert not (tmp_path / "ran").exists()
 
 
-def test_inventory_stops_at_the_bound_and_reports_it(run: Run, tmp_path: Path) -> None:
+def test_inventory_stops_at_the_limit_and_reports_it(run: Run, tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number:02}.txt").write_text("x")
     result = run("workspace-inventory", "inventory", "--root", tmp_path, "--max-files", "5", "--json").result
@@ -128,7 +128,7 @@ def test_the_records_of_earlier_runs_are_not_part_of_a_workspace(run: Run, tmp_p
 
 @pytest.mark.parametrize("call", ON_ODD_FILES[1:])
 @pytest.mark.parametrize("bound", [("--max-seconds", "-1"), ("--max-files", "1")])
-def test_reading_stops_at_a_bound_and_the_summary_is_reported(
+def test_reading_stops_at_a_limit_and_the_summary_reports_it(
     run: Run, call: tuple[str, str, list[str]], bound: tuple[str, str]
 ) -> None:
     skill, script, arguments = call
@@ -191,7 +191,7 @@ def test_search_options_narrow_the_hits(run: Run, tmp_path: Path) -> None:
     assert lines("--ignore", "*.txt") == 0
 
 
-def test_every_sentence_of_a_summary_stands_on_the_cited_line(run: Run) -> None:
+def test_every_sentence_of_a_summary_is_on_the_cited_line(run: Run) -> None:
     result = run("content-summarizer", "summarize", "--root", SAMPLE, "--sentences", "6", "--json").result
     assert len(result["sentences"]) == 6
     for sentence in result["sentences"]:
@@ -203,7 +203,7 @@ def test_every_sentence_of_a_summary_stands_on_the_cited_line(run: Run) -> None:
     assert "forecast" in result["key_terms"]
 
 
-def test_a_summary_prefers_what_the_text_is_about_and_leaves_repetition_out(run: Run, tmp_path: Path) -> None:
+def test_a_summary_prefers_the_main_subject_and_omits_repetition(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
         "---\ntitle: skipped front matter of the engine\n---\n# Engine\n\n"
         "The engine computes the forecast from the tide and the surge.\n"
@@ -236,7 +236,7 @@ def test_a_summary_reads_docstrings_comments_and_text_without_spaces(run: Run, t
     assert cites["c.txt:1"] in {"潮汐は月の引力によって起こる。", "港の水位は毎日変わる。"}
 
 
-def test_a_summary_keeps_to_its_length_and_does_not_depend_on_chance(run: Run) -> None:
+def test_a_summary_respects_its_length_and_is_deterministic(run: Run) -> None:
     arguments = ("content-summarizer", "summarize", "--root", SAMPLE, "--words", "40", "--json")
     first = run(*arguments).result
     assert sum(len(sentence["text"].split()) for sentence in first["sentences"]) <= 40
@@ -260,7 +260,7 @@ We need to renew the certificate before March 20. The tide will rise. Who does i
 """
 
 
-def test_a_checklist_knows_priority_owner_and_date(run: Run, tmp_path: Path) -> None:
+def test_a_checklist_recognizes_priority_owner_and_date(run: Run, tmp_path: Path) -> None:
     (tmp_path / "minutes.md").write_text(MINUTES)
     (tmp_path / "a.py").write_text('x = "TODO not a comment"\ny = 1  # FIXME(dave): crash on zero\n# todo lower case\n')
     result = run("task-checklist-builder", "checklist", "--root", tmp_path, "--today", "2025-03-03", "--json").result
@@ -310,7 +310,7 @@ def test_a_checklist_can_be_written_to_a_file_and_grouped(run: Run, tmp_path: Pa
     assert (refused.code, refused.out) == (1, "")
 
 
-def test_the_demo_goes_through_on_the_sample_workspace(run: Run, tmp_path: Path) -> None:
+def test_the_demo_succeeds_on_the_sample_workspace(run: Run, tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = []
     for skill, script, arguments in ON_ODD_FILES:
         words = ["--keywords", "sms,provider"] if skill == "keyword-search-extractor" else arguments

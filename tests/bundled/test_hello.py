@@ -40,14 +40,14 @@ TOOLSET = Path(metier.__file__).parent / "bundled" / "hello-extended" / "toolset
         (["2025-03-01T23:30+00:00", "--zone", "Asia/Tokyo"], "Good morning, Ada!"),
     ],
 )
-def test_a_greeting_fits_the_time_tone_and_occasion(run: Run, arguments: list[str], greeting: str) -> None:
+def test_a_greeting_matches_time_tone_and_occasion(run: Run, arguments: list[str], greeting: str) -> None:
     call = ("hello-extended", "advanced_greeting", "--name", "Ada", "--time", *arguments)
     assert run(*call, "--json").result["summary"] == greeting
     assert run(*call).out == greeting + "\n"
 
 
 @pytest.mark.parametrize("arguments", [["--time", "noon"], ["--zone", "Nowhere/Town"], ["--zone", "../etc"]])
-def test_a_wrong_time_or_zone_is_a_sentence(run: Run, arguments: list[str]) -> None:
+def test_an_invalid_time_or_zone_prints_a_message(run: Run, arguments: list[str]) -> None:
     outcome = run("hello-extended", "advanced_greeting", *arguments, "--json")
     assert (outcome.code, outcome.out) == (2, "")
     assert arguments[1] in outcome.err
@@ -84,7 +84,7 @@ def test_tools_greet_in_many_languages() -> None:
 
 
 @pytest.mark.parametrize(("name", "language"), [("Ada", "Klingon"), (" ", "en"), ("x" * 201, "en")])
-def test_tools_answer_a_wrong_request_with_an_error(name: str, language: str) -> None:
+def test_tools_answer_an_invalid_request_with_an_error(name: str, language: str) -> None:
     toolset = load_toolset()
     assert anyio.run(partial(toolset.greet_in_language, name=name, language=language))["success"] is False
     assert anyio.run(partial(toolset.greet_multiple, names=["Ada", name], language=language))["success"] is False

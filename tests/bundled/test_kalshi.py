@@ -198,14 +198,14 @@ def scripts(api: Api, script_python: Path) -> Scripts:
     return Scripts(script_python, api.url)
 
 
-def test_status_tells_exchange_and_trading_apart(scripts: Scripts) -> None:
+def test_status_distinguishes_exchange_and_trading(scripts: Scripts) -> None:
     result = scripts.json("status", "--schedule")
     assert result["summary"] == "Exchange running, trading halted"
     assert result["hours"] == [{"day": "monday", "open": "08:00", "close": "23:00"}]
     assert "monday     08:00 to 23:00" in scripts("status", "--schedule")[1]
 
 
-def test_a_page_of_markets_names_the_cursor_that_continues_it(scripts: Scripts, api: Api) -> None:
+def test_a_page_of_markets_names_its_next_cursor(scripts: Scripts, api: Api) -> None:
     first = scripts.json("markets", "--limit", "3", "--status", "open", "--min-close-ts", "1700000000")
     assert api.requests == [("/markets", {"limit": "3", "status": "open", "min_close_ts": "1700000000"})]
     assert [row["ticker"] for row in first["markets"]] == [m["ticker"] for m in MARKETS[:3]]
@@ -216,7 +216,7 @@ def test_a_page_of_markets_names_the_cursor_that_continues_it(scripts: Scripts, 
     assert "more follow the cursor 'c6'" in second["summary"]
 
 
-def test_all_follows_every_page_and_stops_at_the_bound(scripts: Scripts, api: Api) -> None:
+def test_all_follows_every_page_and_stops_at_the_limit(scripts: Scripts, api: Api) -> None:
     every = scripts.json("markets", "--all")
     assert (every["count"], every["cursor"]) == (7, "")
     assert len(api.requests) == 3
@@ -225,12 +225,12 @@ def test_all_follows_every_page_and_stops_at_the_bound(scripts: Scripts, api: Ap
     assert api.requests[-1] == ("/markets", {"limit": "1", "cursor": "c3"})
 
 
-def test_full_gives_every_field_of_the_api(scripts: Scripts) -> None:
+def test_full_returns_every_field_of_the_api(scripts: Scripts) -> None:
     assert scripts.json("markets", "--full", "--limit", "1")["markets"] == MARKETS[:1]
     assert scripts.json("market", MARKETS[0]["ticker"], "--full")["market"] == MARKETS[0]
 
 
-def test_text_output_is_for_people_and_holds_no_control_characters(scripts: Scripts) -> None:
+def test_text_output_is_readable_and_has_no_control_characters(scripts: Scripts) -> None:
     code, out, err = scripts("markets", "--event-ticker", MARKETS[6]["event_ticker"])
     assert (code, err) == (0, "")
     assert "\x1b" not in out
@@ -246,7 +246,7 @@ def test_one_market_shows_prices_spread_and_rules(scripts: Scripts, api: Api) ->
     assert api.requests[-1] == ("/markets/..%2Fseries%2FKXRAIN%3Fx%3D1", {})
 
 
-def test_an_order_book_gives_best_prices_from_both_sides(scripts: Scripts, api: Api) -> None:
+def test_an_order_book_returns_best_prices_of_both_sides(scripts: Scripts, api: Api) -> None:
     result = scripts.json("orderbook", "KXRAIN-25MAR01-T1", "--depth", "5")
     assert api.requests[-1][1] == {"depth": "5"}
     assert (result["yes_bid"], result["yes_ask"], result["spread"]) == ("0.4100", "0.4700", "0.0600")
@@ -284,7 +284,7 @@ def test_series_are_filtered_paged_and_shown(scripts: Scripts) -> None:
     assert "tags: Rain" in scripts("series", "KXRAIN")[1]
 
 
-def test_search_looks_through_every_page_and_ranks_titles_first(scripts: Scripts, api: Api) -> None:
+def test_search_reads_every_page_and_ranks_titles_first(scripts: Scripts, api: Api) -> None:
     result = scripts.json("search", "fed RATE")
     assert [row["event_ticker"] for row in result["events"]] == ["KXFED-25"]
     assert (result["scanned"], result["complete"]) == (8, True)
@@ -317,13 +317,13 @@ def test_a_failure_is_one_message_on_stderr(scripts: Scripts, ticker: str, sente
     assert err.count("\n") == 1
 
 
-def test_a_silent_server_is_given_up_after_the_timeout(scripts: Scripts) -> None:
+def test_a_silent_server_fails_after_the_timeout(scripts: Scripts) -> None:
     code, out, err = scripts("market", "SLOW", "--timeout", "0.3", "--json")
     assert (code, out) == (1, "")
     assert err == "error: No answer from '127.0.0.1' within 0.3 s for market 'SLOW'\n"
 
 
-def test_a_busy_server_is_asked_again_and_then_given_up(scripts: Scripts, api: Api) -> None:
+def test_a_busy_server_is_retried_until_the_limit(scripts: Scripts, api: Api) -> None:
     api.busy = 2
     assert scripts.json("status")["exchange_active"] is True
     assert len(api.requests) == 3
@@ -334,7 +334,7 @@ def test_a_busy_server_is_asked_again_and_then_given_up(scripts: Scripts, api: A
     assert len(api.requests) == 6
 
 
-def test_an_unreachable_or_wrong_address_is_named(script_python: Path) -> None:
+def test_an_unreachable_or_invalid_address_is_named(script_python: Path) -> None:
     code, out, err = Scripts(script_python, "http://127.0.0.1:9")("markets", "--json")
     assert (code, out) == (1, "")
     assert "Cannot reach 'http://127.0.0.1:9" in err
@@ -344,7 +344,7 @@ def test_an_unreachable_or_wrong_address_is_named(script_python: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_no_markets_is_an_answer_and_not_an_error(scripts: Scripts) -> None:
+def test_an_empty_list_of_markets_is_not_an_error(scripts: Scripts) -> None:
     result = scripts.json("markets", "--event-ticker", "KXNONE")
     assert (result["summary"], result["markets"], result["cursor"]) == ("0 markets", [], "")
     assert scripts("markets", "--event-ticker", "KXNONE")[1] == "0 markets\n"

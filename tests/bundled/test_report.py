@@ -122,7 +122,7 @@ def test_hostile_text_is_shown_and_never_interpreted(run: Run, tmp_path: Path, d
     assert "alert(1)" in page.words
 
 
-def test_markdown_escapes_data_so_that_it_stays_data(run: Run, tmp_path: Path) -> None:
+def test_markdown_escapes_data(run: Run, tmp_path: Path) -> None:
     data = {
         "skill": "x",
         "summary": "# not a heading",
@@ -186,7 +186,7 @@ def test_an_existing_report_is_kept_unless_forced(run: Run, tmp_path: Path) -> N
     ]
 
 
-def test_empty_placeholders_give_an_outline_that_is_reported(run: Run) -> None:
+def test_empty_placeholders_produce_an_outline_with_a_note(run: Run) -> None:
     outcome = run("markdown-report-drafter", "draft", "--previous", "", "--task", "", "--out", "", "--json")
     assert outcome.result["artifacts"] == []
     assert "outline only" in outcome.result["summary"]
@@ -205,7 +205,7 @@ def test_the_title_comes_from_the_request(run: Run) -> None:
     )
 
 
-def test_a_request_for_a_report_gives_a_title_that_says_what_it_is_about(run: Run, tmp_path: Path) -> None:
+def test_the_title_of_a_requested_report_names_its_subject(run: Run, tmp_path: Path) -> None:
     found = write(tmp_path / "found.json", '{"skill": "workspace-inventory", "summary": "2 files"}')
     asked = {
         "write a report of it": "Report: what is in the workspace",
@@ -218,7 +218,7 @@ def test_a_request_for_a_report_gives_a_title_that_says_what_it_is_about(run: Ru
 
 
 @pytest.mark.parametrize("content", ["{broken", "[" * 100_000])
-def test_unreadable_input_is_one_message(run: Run, tmp_path: Path, content: str) -> None:
+def test_unreadable_input_prints_one_message(run: Run, tmp_path: Path, content: str) -> None:
     outcome = run("markdown-report-drafter", "draft", "--input", write(tmp_path / "x.json", content), "--json")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith("error: ")

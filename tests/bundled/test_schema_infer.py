@@ -51,7 +51,7 @@ def schema_of(response: AgentResponse) -> dict[str, JsonValue]:
     return {key: value for key, value in schema.items() if key != "$schema"}
 
 
-def test_table_gives_types_formats_and_what_is_optional_with_evidence(adapter: AgentAdapter) -> None:
+def test_table_yields_types_formats_and_optional_fields_with_evidence(adapter: AgentAdapter) -> None:
     response = infer(adapter, PEOPLE)
 
     assert schema_of(response) == {
@@ -74,7 +74,7 @@ def test_table_gives_types_formats_and_what_is_optional_with_evidence(adapter: A
     assert response.outputs["records_checked"] == 3
 
 
-def test_nested_records_with_gaps_and_mixed_types(adapter: AgentAdapter) -> None:
+def test_nested_records_may_have_gaps_and_mixed_types(adapter: AgentAdapter) -> None:
     records: list[JsonValue] = [
         {"id": 1, "tags": ["a"], "home": {"city": "Bonn"}, "size": 1},
         {"id": 2, "tags": [], "home": {"city": "Ulm", "zip": None}, "size": 1.5},
@@ -96,7 +96,7 @@ def test_nested_records_with_gaps_and_mixed_types(adapter: AgentAdapter) -> None
     assert not list(Draft202012Validator(schema).iter_errors(records[2]))  # pyright: ignore[reportUnknownMemberType]
 
 
-def test_few_values_that_come_again_are_an_enum_and_json_lines_are_records(adapter: AgentAdapter) -> None:
+def test_few_repeated_values_are_an_enum_and_json_lines_are_records(adapter: AgentAdapter) -> None:
     lines = "\n".join(json.dumps({"level": ("info", "warn")[n % 2], "n": n}) for n in range(20))
 
     properties = schema_of(infer(adapter, lines))["properties"]
@@ -128,7 +128,7 @@ def test_types_of_typescript_become_definitions_with_their_lines(adapter: AgentA
     assert "line 6 of the source" in json.dumps(response.outputs["trace"])
 
 
-def test_description_in_json_is_believed_and_checked_against_samples(adapter: AgentAdapter) -> None:
+def test_description_in_json_is_accepted_and_checked_against_samples(adapter: AgentAdapter) -> None:
     described: JsonValue = {"id": "integer", "name?": "string", "tags": "string[]"}
 
     assert schema_of(infer(adapter, described, samples=[{"id": 1, "tags": ["a"]}]))["required"] == ["id", "tags"]
@@ -137,7 +137,7 @@ def test_description_in_json_is_believed_and_checked_against_samples(adapter: Ag
     assert "record 1: $.id is string, not integer" in wrong.message
 
 
-def test_data_is_asked_for_then_its_type_where_it_could_be_several(adapter: AgentAdapter) -> None:
+def test_data_is_asked_for_first_and_its_type_if_ambiguous(adapter: AgentAdapter) -> None:
     first = adapter.invoke("schema-infer", {}, "ctx")
     second = adapter.invoke("schema-infer", {"data": "name: Ada, age: 3\nname: Bob, age: 4"}, "ctx", resume=True)
     third = adapter.invoke("schema-infer", {"source_type": "pdf"}, "ctx", resume=True)
@@ -174,7 +174,7 @@ def test_parsed_sections_and_their_source_type_complete_the_second_turn(adapter:
     }
 
 
-def test_half_of_the_parsed_sections_and_source_type_asks_for_the_other_half(adapter: AgentAdapter) -> None:
+def test_incomplete_parsed_sections_and_source_type_ask_for_the_missing_part(adapter: AgentAdapter) -> None:
     no_type = adapter.invoke("schema-infer", {"parsed_sections": {"a": [{"x": 1}, {"x": 2}]}}, "one")
     no_sections = adapter.invoke("schema-infer", {"source_type": "TYPE2"}, "two")
     done = adapter.invoke("schema-infer", {"source_type": "TYPE2"}, "one", resume=True)
@@ -195,7 +195,7 @@ def test_path_alone_answers_the_question_for_data(adapter: AgentAdapter, tmp_pat
     assert adapter.invoke("schema-infer", {"path": "people.csv"}, "ctx", resume=True).state == "completed"
 
 
-def test_too_much_guesswork_asks_for_more_records_once(adapter: AgentAdapter) -> None:
+def test_low_confidence_asks_for_more_records_once(adapter: AgentAdapter) -> None:
     first = adapter.invoke("schema-infer", {"data": [{"a": None, "b": []}]}, "ctx")
     enough = adapter.invoke("schema-infer", {"data": [{"a": 1, "b": [1]}, {"a": 2, "b": []}]}, "ctx", resume=True)
     adapter.invoke("schema-infer", {"data": [{"a": None, "b": []}]}, "stubborn")
@@ -213,7 +213,7 @@ def test_one_record_does_not_make_its_fields_required(adapter: AgentAdapter) -> 
     assert float(str(response.outputs["assumption_ratio"])) <= 0.3
 
 
-def test_file_of_the_workspace_is_read_and_nothing_outside_it(adapter: AgentAdapter, tmp_path: Path) -> None:
+def test_file_in_the_workspace_is_read_and_none_outside(adapter: AgentAdapter, tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text(PEOPLE, encoding="utf-8")
 
     named = adapter.invoke("schema-infer", {"task": "infer a schema of people.csv please"}, "one")
@@ -235,7 +235,7 @@ def test_file_of_the_workspace_is_read_and_nothing_outside_it(adapter: AgentAdap
         ("5", "description"),
     ],
 )
-def test_data_that_is_not_what_it_should_be_is_asked_for_again(adapter: AgentAdapter, data: str, kind: str) -> None:
+def test_data_of_the_wrong_kind_is_asked_for_again(adapter: AgentAdapter, data: str, kind: str) -> None:
     response = adapter.invoke("schema-infer", {"data": data, "source_type": kind}, "ctx")
 
     assert response.state == "input_required"

@@ -74,7 +74,9 @@ def find_properties(response: AgentResponse) -> Properties:
         ("code.json", b'[{"id": 1, "name": "type Foo = string"}, {"id": 2, "name": "interface Bar {}"}]'),
     ],
 )
-def test_file_is_read_whatever_wrote_it(adapter: AgentAdapter, tmp_path: Path, name: str, data: bytes) -> None:
+def test_file_is_read_in_any_encoding_and_dialect(
+    adapter: AgentAdapter, tmp_path: Path, name: str, data: bytes
+) -> None:
     (tmp_path / name).write_bytes(data)
 
     properties = find_properties(ask(adapter, path=name))
@@ -82,30 +84,30 @@ def test_file_is_read_whatever_wrote_it(adapter: AgentAdapter, tmp_path: Path, n
     assert {key: value["type"] for key, value in properties.items()} == {"id": "integer", "name": "string"}
 
 
-def test_data_that_was_pasted_with_a_mark_is_json(adapter: AgentAdapter) -> None:
+def test_pasted_data_with_a_byte_order_mark_is_json(adapter: AgentAdapter) -> None:
     assert list(find_properties(ask(adapter, data='\ufeff[{"a": 1}, {"a": 2}]'))) == ["a"]
 
 
-def test_last_cells_of_a_row_may_be_empty_in_a_table_with_tabs(adapter: AgentAdapter) -> None:
+def test_last_cells_of_a_row_may_be_empty_in_a_tab_separated_table(adapter: AgentAdapter) -> None:
     response = ask(adapter, data="a\tb\n1\tx\n2\t\n", source_type="csv")
 
     assert find_properties(response) == {"a": {"type": "integer"}, "b": {"type": "string"}}
 
 
-def test_column_without_a_value_is_a_field_of_which_nothing_is_claimed(adapter: AgentAdapter) -> None:
+def test_column_without_values_is_a_field_without_a_type(adapter: AgentAdapter) -> None:
     response = ask(adapter, data="a,empty,b\n1,,x\n2,,y\n")
 
     assert find_properties(response) == {"a": {"type": "integer"}, "empty": {}, "b": {"type": "string"}}
     assert response.outputs["assumptions"] == ["/properties/empty type: no value was seen: any value is allowed"]
 
 
-def test_table_of_one_column_is_a_table_where_a_user_is_reported(adapter: AgentAdapter, tmp_path: Path) -> None:
+def test_table_with_one_column_is_recognized_by_its_file_extension(adapter: AgentAdapter, tmp_path: Path) -> None:
     (tmp_path / "ids.csv").write_text("id\n1\n2\n", encoding="utf-8")
 
     assert find_properties(ask(adapter, path="ids.csv")) == {"id": {"type": "integer"}}
 
 
-def test_empty_file_is_told_apart_from_a_wrong_type(adapter: AgentAdapter, tmp_path: Path) -> None:
+def test_empty_file_is_distinguished_from_a_wrong_type(adapter: AgentAdapter, tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("\n", encoding="utf-8")
 
     response = ask(adapter, path="none.csv")
@@ -127,7 +129,7 @@ def test_empty_file_is_told_apart_from_a_wrong_type(adapter: AgentAdapter, tmp_p
     ],
     ids=["broken line", "nan", "infinite", "deep", "open quote", "short row"],
 )
-def test_what_cannot_be_read_is_reported_with_its_place(adapter: AgentAdapter, data: str, said: str) -> None:
+def test_unreadable_data_is_reported_with_its_position(adapter: AgentAdapter, data: str, said: str) -> None:
     kind = "csv" if data.startswith("a,") else "json"
 
     response = ask(adapter, data=data, source_type=kind)
@@ -136,14 +138,14 @@ def test_what_cannot_be_read_is_reported_with_its_place(adapter: AgentAdapter, d
     assert said in response.message
 
 
-def test_records_nested_beyond_what_can_be_described_are_asked_for_in_part(adapter: AgentAdapter) -> None:
+def test_records_nested_too_deeply_are_asked_for_in_parts(adapter: AgentAdapter) -> None:
     response = ask(adapter, data='[{"a": ' * 400 + "1" + "}]" * 400)
 
     assert response.state == "input_required", response
     assert "nested too deeply" in response.message
 
 
-def test_numbers_too_long_to_count_with_are_text_and_large_ones_stay_exact(adapter: AgentAdapter) -> None:
+def test_numbers_beyond_the_limit_are_strings_and_large_ones_stay_exact(adapter: AgentAdapter) -> None:
     long, large = "9" * 5000, 2**80
 
     properties = find_properties(ask(adapter, data=f"code,huge,far\n{long},{large},1e999\n{long},{large},1\n"))
@@ -155,7 +157,7 @@ def test_numbers_too_long_to_count_with_are_text_and_large_ones_stay_exact(adapt
     }
 
 
-def test_digits_of_other_scripts_are_text(adapter: AgentAdapter) -> None:
+def test_digits_of_other_scripts_are_strings(adapter: AgentAdapter) -> None:
     data = "n,day\n1\u0662,2024-01-0\u0661\n3,2024-01-02\n"
 
     assert find_properties(ask(adapter, data=data)) == {"n": {"type": "string"}, "day": {"type": "string"}}
@@ -174,7 +176,7 @@ def test_digits_of_other_scripts_are_text(adapter: AgentAdapter) -> None:
         (["10.0.0.999", "192.168.0.1"], None),
     ],
 )
-def test_format_is_claimed_only_where_a_validator_would_agree(
+def test_format_is_inferred_only_if_a_validator_agrees(
     adapter: AgentAdapter, values: list[str], format_name: str | None
 ) -> None:
     records: JsonValue = [{"v": value} for value in values]
@@ -183,7 +185,7 @@ def test_format_is_claimed_only_where_a_validator_would_agree(
     assert properties["v"].get("format") == format_name
 
 
-def test_names_in_any_script_have_their_place_in_the_trace(adapter: AgentAdapter) -> None:
+def test_names_in_any_script_appear_in_the_trace(adapter: AgentAdapter) -> None:
     records: JsonValue = [{"größe/cm": 1, "~x": "a", "": 2}, {"größe/cm": 2, "~x": "b", "": 3}]
     response = ask(adapter, data=records)
 
@@ -193,7 +195,7 @@ def test_names_in_any_script_have_their_place_in_the_trace(adapter: AgentAdapter
     assert set(trace) == {"/", "/properties/größe~1cm", "/properties/~0x", "/properties/"}
 
 
-def test_what_many_inner_records_show_is_kept_though_there_is_one_outer_record(adapter: AgentAdapter) -> None:
+def test_evidence_of_many_inner_records_is_kept_with_one_outer_record(adapter: AgentAdapter) -> None:
     inner: JsonValue = [{"x": number, "y": number} for number in range(5)]
     properties = find_properties(ask(adapter, data=[{"id": 1, "name": "n", "kind": "k", "points": inner}]))
 
@@ -209,7 +211,7 @@ def test_samples_that_cannot_be_read_are_asked_for(adapter: AgentAdapter) -> Non
     assert response.message.startswith("The samples cannot be read as json")
 
 
-def test_words_of_a_description_are_understood_or_named(adapter: AgentAdapter) -> None:
+def test_types_in_a_description_are_recognized_or_named(adapter: AgentAdapter) -> None:
     described: JsonValue = {"fields": [{"name": "at", "type": "datetime"}, {"name": "ids", "type": "uuid[]"}]}
     odd: JsonValue = {"fields": [{"name": "at", "type": "moment"}]}
 
@@ -220,7 +222,7 @@ def test_words_of_a_description_are_understood_or_named(adapter: AgentAdapter) -
     assert "field 'at' has the type 'moment'" in ask(adapter, data=odd, source_type="description").message
 
 
-def test_typescript_says_types_in_many_ways(adapter: AgentAdapter) -> None:
+def test_typescript_types_are_read_in_many_forms(adapter: AgentAdapter) -> None:
     response = adapter.invoke("schema-infer", {"data": SHOP, "name": "Item"}, "ctx")
 
     assert response.state == "completed", response
@@ -264,7 +266,7 @@ def test_typescript_says_types_in_many_ways(adapter: AgentAdapter) -> None:
     assert "type 'Other' is not declared here" in json.dumps(response.outputs["assumptions"])
 
 
-def test_inferred_typescript_is_held_against_samples_as_a_validator_would(adapter: AgentAdapter) -> None:
+def test_inferred_typescript_is_validated_against_samples(adapter: AgentAdapter) -> None:
     source = "type Tree = { name: string; kids: Tree[]; at: [number, number] }"
     good: JsonValue = {"name": "a", "at": [1, 2], "kids": [{"name": "b", "at": [3, 4], "kids": []}]}
     short: JsonValue = {"name": "a", "at": [1], "kids": []}
@@ -286,9 +288,7 @@ def test_inferred_typescript_is_held_against_samples_as_a_validator_would(adapte
         ("type A = `x${string}`", "is no type"),
     ],
 )
-def test_typescript_that_is_not_understood_is_named_with_its_line(
-    adapter: AgentAdapter, source: str, said: str
-) -> None:
+def test_unsupported_typescript_is_named_with_its_line(adapter: AgentAdapter, source: str, said: str) -> None:
     response = ask(adapter, data=source, source_type="typescript")
 
     assert response.state == "input_required", response

@@ -54,7 +54,7 @@ def detail(response: AgentResponse) -> tuple[str, str]:
     return response.state.value, response.metadata.agent_state_detail
 
 
-def test_one_shot_skill_is_completed_at_once_and_keeps_nothing(workspace: Path) -> None:
+def test_one_shot_skill_completes_at_once_and_stores_nothing(workspace: Path) -> None:
     write_skill(workspace / "skills", "echo")
     executor = create_executor(workspace)
 
@@ -67,7 +67,7 @@ def test_one_shot_skill_is_completed_at_once_and_keeps_nothing(workspace: Path) 
         assert store.get_state().version == 0
 
 
-def test_process_of_a_skill_imports_no_package_that_the_skill_does_not_import(workspace: Path) -> None:
+def test_process_of_a_skill_imports_only_the_packages_of_the_skill(workspace: Path) -> None:
     impl = (
         "import sys\ndef execute(context):\n    packages = {name.partition('.')[0] for name in sys.modules}\n"
         "    return {'outputs': {'loaded': sorted(packages & {'pydantic', 'anyio', 'asyncio', 'yaml'})}}\n"
@@ -77,7 +77,7 @@ def test_process_of_a_skill_imports_no_package_that_the_skill_does_not_import(wo
     assert open_adapter(workspace).invoke("light", {}, "ctx").outputs == {"loaded": []}
 
 
-def test_script_of_an_entrypoint_is_the_degenerate_case(workspace: Path) -> None:
+def test_skill_with_a_script_entrypoint_can_be_called(workspace: Path) -> None:
     contract = "entrypoint:\n  script: greet\n  args: ['{name}']"
     folder = write_skill(workspace / "skills", "greeter", contract=contract, impl=None)
     (folder / "scripts").mkdir()
@@ -90,7 +90,7 @@ def test_script_of_an_entrypoint_is_the_degenerate_case(workspace: Path) -> None
     assert (response.state, response.outputs) == (TaskState.COMPLETED, {"hello": "Ada"})
 
 
-def test_missing_input_is_asked_for_and_kept_until_everything_is_there(workspace: Path) -> None:
+def test_missing_input_is_asked_for_and_kept_until_complete(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
 
     first = open_adapter(workspace).invoke("asker", {}, "ctx")
@@ -106,7 +106,7 @@ def test_missing_input_is_asked_for_and_kept_until_everything_is_there(workspace
     assert third.outputs == {"text": "abab", "calls": 2, "turn": 2}
 
 
-def test_invalid_input_is_asked_again_with_its_place_and_uses_up_no_turn(workspace: Path) -> None:
+def test_invalid_input_is_asked_for_again_with_its_path_without_using_a_turn(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
 
@@ -121,7 +121,7 @@ def test_invalid_input_is_asked_again_with_its_place_and_uses_up_no_turn(workspa
     assert done.outputs == {"text": "xxx", "calls": 1, "turn": 1}
 
 
-def test_beyond_the_turns_of_the_contract_a_user_is_needed(workspace: Path) -> None:
+def test_a_user_is_needed_after_the_last_turn_of_the_contract(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
 
@@ -132,13 +132,13 @@ def test_beyond_the_turns_of_the_contract_a_user_is_needed(workspace: Path) -> N
     assert detail(adapter.invoke("asker", {}, "ctx", resume=True)) == ("blocked", "not_waiting")
 
 
-def test_state_that_the_contract_does_not_allow_is_blocked(workspace: Path) -> None:
+def test_state_not_allowed_by_the_contract_is_blocked(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", impl=ASKER)
 
     assert detail(open_adapter(workspace).invoke("asker", {"count": 1}, "ctx")) == ("blocked", "state_not_allowed")
 
 
-def test_conversation_that_waits_is_neither_started_again_nor_taken_by_another_skill(workspace: Path) -> None:
+def test_waiting_conversation_is_neither_restarted_nor_taken_by_another_skill(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     write_skill(workspace / "skills", "other", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
@@ -149,7 +149,7 @@ def test_conversation_that_waits_is_neither_started_again_nor_taken_by_another_s
     assert detail(adapter.invoke("asker", {}, "fresh", resume=True)) == ("blocked", "not_waiting")
 
 
-def test_new_conversation_in_a_context_that_ended_starts_with_nothing(workspace: Path) -> None:
+def test_new_conversation_in_an_ended_context_starts_empty(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
     adapter.invoke("asker", {"count": 1, "name": "a"}, "ctx")
@@ -159,7 +159,7 @@ def test_new_conversation_in_a_context_that_ended_starts_with_nothing(workspace:
     assert again.outputs == {"text": "b", "calls": 1, "turn": 1}
 
 
-def test_resume_token_works_once_and_a_foreign_one_never(workspace: Path) -> None:
+def test_resume_token_works_once_and_a_foreign_one_is_rejected(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
     token = adapter.invoke("asker", {}, "ctx").metadata.resume_token
@@ -173,7 +173,7 @@ def test_resume_token_works_once_and_a_foreign_one_never(workspace: Path) -> Non
         adapter.invoke("asker", {"count": 1}, "ctx", resume_token=token)
 
 
-def test_same_message_twice_is_answered_once(workspace: Path) -> None:
+def test_duplicate_message_is_answered_once(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
     token = adapter.invoke("asker", {"count": 1}, "ctx", message_id="m1").metadata.resume_token
@@ -186,7 +186,7 @@ def test_same_message_twice_is_answered_once(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "events"), [("facts_only", False), ("full_events", True)])
-def test_what_is_kept_is_what_the_contract_says(workspace: Path, level: str, *, events: bool) -> None:
+def test_contract_determines_the_stored_state(workspace: Path, level: str, *, events: bool) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS.replace("full_events", level), impl=ASKER)
     adapter = open_adapter(workspace)
     adapter.invoke("asker", {"count": 1}, "ctx")
@@ -200,7 +200,7 @@ def test_what_is_kept_is_what_the_contract_says(workspace: Path, level: str, *, 
     assert told == (["request", "input_request", "input_response", "response"] if events else [])
 
 
-def test_secret_that_was_given_is_not_kept(workspace: Path) -> None:
+def test_secret_input_is_not_stored(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     secret = "sk-" + "a1B2" * 8
 
@@ -236,15 +236,13 @@ def test_secret_that_was_given_is_not_kept(workspace: Path) -> None:
         ("input_schema: {required: [x]}", "def execute(c):\n    return {}\n", ("blocked", "invalid_input")),
     ],
 )
-def test_what_goes_wrong_has_a_state_and_a_word(
-    workspace: Path, contract: str, impl: str, expected: tuple[str, str]
-) -> None:
+def test_failures_have_a_state_and_a_code(workspace: Path, contract: str, impl: str, expected: tuple[str, str]) -> None:
     write_skill(workspace / "skills", "sample", contract=contract, impl=impl)
 
     assert detail(open_adapter(workspace).invoke("sample", {}, "ctx")) == expected
 
 
-def test_skill_may_name_the_files_that_it_wrote_itself(workspace: Path) -> None:
+def test_skill_may_list_the_files_that_it_wrote(workspace: Path) -> None:
     impl = """
 from metier.capabilities.protocol import AgentResponse
 def execute(context):
@@ -264,7 +262,7 @@ def execute(context):
     assert detail(outside) == ("failed", "invalid_output")
 
 
-def test_answer_that_is_too_large_is_refused_at_once_and_not_waited_for(workspace: Path) -> None:
+def test_oversized_answer_is_rejected_without_waiting(workspace: Path) -> None:
     impl = "def execute(c):\n    return {'text': 'x' * 5_000_000}\n"
     write_skill(workspace / "skills", "talker", contract="timeout_seconds: 300", impl=impl)
 
@@ -274,7 +272,7 @@ def test_answer_that_is_too_large_is_refused_at_once_and_not_waited_for(workspac
     assert "write large data to an artifact" in response.message
 
 
-def test_question_for_advice_that_is_too_large_ends_the_turn_at_once(workspace: Path) -> None:
+def test_oversized_advice_request_ends_the_turn_at_once(workspace: Path) -> None:
     impl = "def execute(c):\n    return {'advice': c.advise('x' * 5_000_000, {'type': 'object'})}\n"
     write_skill(workspace / "skills", "asker", contract="timeout_seconds: 300\nexecution_mode: hybrid", impl=impl)
 
@@ -327,7 +325,7 @@ def test_module_next_to_the_code_can_be_imported(workspace: Path) -> None:
     assert not list(folder.rglob("*.pyc"))
 
 
-def test_code_of_a_skill_that_no_one_trusts_never_runs(workspace: Path, tmp_path: Path) -> None:
+def test_code_of_an_untrusted_skill_does_not_run(workspace: Path, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     impl = f"open({str(mark)!r}, 'w').close()\ndef execute(c):\n    return {{}}\n"
     write_skill(Path.home() / ".agent" / "skills", "stranger", impl=impl)
@@ -339,7 +337,7 @@ def test_code_of_a_skill_that_no_one_trusts_never_runs(workspace: Path, tmp_path
     assert not mark.exists()
 
 
-def test_skill_that_is_not_there_is_named_with_the_nearest(workspace: Path) -> None:
+def test_missing_skill_is_named_with_the_closest_match(workspace: Path) -> None:
     with pytest.raises(SkillNotFound, match="schema-infre") as raised:
         open_adapter(workspace).invoke("schema-infre", {}, "ctx")
 
@@ -347,7 +345,7 @@ def test_skill_that_is_not_there_is_named_with_the_nearest(workspace: Path) -> N
 
 
 @pytest.mark.anyio
-async def test_plain_call_in_an_event_loop_is_refused_before_anything_happens(workspace: Path) -> None:
+async def test_sync_call_in_an_event_loop_is_rejected_before_any_effect(workspace: Path) -> None:
     write_skill(workspace / "skills", "echo")
     adapter = open_adapter(workspace)
 
@@ -367,7 +365,7 @@ adapter.invoke("slow", {}, "ctx", message_id="m")
 
 
 @pytest.mark.parametrize(("repeat", "state"), [("keyed", "completed"), ("opaque", "escalated")])
-def test_turn_cut_short_by_a_kill_is_repeated_only_where_that_is_safe(workspace: Path, repeat: str, state: str) -> None:
+def test_killed_turn_is_repeated_only_if_that_is_safe(workspace: Path, repeat: str, state: str) -> None:
     contract = f"autonomy_level: implement\nside_effects: {{kinds: [writes_files], repeat: {repeat}}}\n"
     contract += "interaction_outcomes: {allowed_intermediate_states: [input_required]}"
     impl = """

@@ -67,7 +67,7 @@ def drive(host: Host, *, then: Answer | None = None) -> tuple[RunState, Divergen
     return anyio.run(both)
 
 
-def test_tokens_and_price_of_advice_count_as_those_of_the_run(workspace: Path) -> None:
+def test_tokens_and_cost_of_advice_count_toward_the_run(workspace: Path) -> None:
     write_skill(workspace / "skills", "namer", contract=HYBRID, impl=NAMES)
 
     state, divergence = drive(place_of(workspace, USE, ADVICE, says("done")))
@@ -87,7 +87,7 @@ def test_advice_before_a_question_is_counted_once(workspace: Path) -> None:
     assert divergence is None
 
 
-def test_run_whose_advice_used_up_the_money_asks_the_model_no_more(workspace: Path) -> None:
+def test_run_sends_no_request_after_advice_exhausted_its_budget(workspace: Path) -> None:
     write_skill(workspace / "skills", "namer", contract=HYBRID, impl=NAMES)
 
     state, _ = drive(place_of(workspace, USE, ADVICE, says("never"), most_usd=3.0))
@@ -96,7 +96,7 @@ def test_run_whose_advice_used_up_the_money_asks_the_model_no_more(workspace: Pa
     assert (state.status, state.failure.reason) == ("escalated", "budget_exceeded")
 
 
-def test_skill_called_by_another_one_is_not_called_again_when_its_advice_used_up_its_share(workspace: Path) -> None:
+def test_nested_skill_is_not_called_again_after_its_advice_exhausted_its_share(workspace: Path) -> None:
     hands_on = "interaction_outcomes: {allowed_intermediate_states: [delegating]}\ndepends_on: [namer]"
     write_skill(workspace / "skills", "caller", contract=hands_on, impl=CALLS_NAMER)
     write_skill(workspace / "skills", "namer", contract=WAITS, impl=NAMES_THEN_ASKS)
@@ -112,7 +112,7 @@ def test_skill_called_by_another_one_is_not_called_again_when_its_advice_used_up
     assert divergence is None
 
 
-def test_advice_of_two_skills_that_ask_at_once_is_counted_for_both(workspace: Path) -> None:
+def test_advice_of_two_concurrent_skills_is_counted_for_both(workspace: Path) -> None:
     for name in ("namer", "other"):
         write_skill(workspace / "skills", name, contract=WAITS, impl=NAMES_THEN_ASKS)
     both = calls(ToolCall("namer.invoke", {}), ToolCall("other.invoke", {}))

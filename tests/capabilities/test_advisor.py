@@ -51,7 +51,7 @@ def invoke(workspace: Path, advisor: SayingAdvisor, *, contract: str = HYBRID, i
     return create_agent_adapter(executor).invoke("sample", {}, "ctx")
 
 
-def test_advice_of_the_schema_is_used(workspace: Path) -> None:
+def test_advice_that_matches_the_schema_is_used(workspace: Path) -> None:
     advisor = SayingAdvisor(['```json\n{"name": "boat"}\n```'])
 
     response = invoke(workspace, advisor)
@@ -60,7 +60,7 @@ def test_advice_of_the_schema_is_used(workspace: Path) -> None:
     assert (response.metadata.advice_calls, response.metadata.fix_iterations) == (1, 0)
 
 
-def test_advice_that_cannot_be_used_is_sent_back_with_what_is_wrong(workspace: Path) -> None:
+def test_invalid_advice_is_sent_back_with_its_errors(workspace: Path) -> None:
     advisor = SayingAdvisor(["Sure!", '{"name": 5}', '{"name": "boat"}'])
 
     response = invoke(workspace, advisor)
@@ -70,7 +70,7 @@ def test_advice_that_cannot_be_used_is_sent_back_with_what_is_wrong(workspace: P
     assert "5 is not of type 'string' (at $.name)" in advisor.asked[2]
 
 
-def test_after_the_limit_of_the_contract_a_user_gets_a_report(workspace: Path) -> None:
+def test_user_gets_a_report_after_the_limit_of_the_contract(workspace: Path) -> None:
     advisor = SayingAdvisor(['{"name": 5}'] * 9)
 
     response = invoke(workspace, advisor)
@@ -85,7 +85,7 @@ def test_after_the_limit_of_the_contract_a_user_gets_a_report(workspace: Path) -
     ]
 
 
-def test_skill_does_without_where_no_one_answers(workspace: Path) -> None:
+def test_skill_completes_without_advice_if_no_advisor_answers(workspace: Path) -> None:
     response = invoke(workspace, SayingAdvisor([]))
 
     assert response.outputs == {"name": "unnamed"}
@@ -100,7 +100,7 @@ def test_deterministic_skill_never_reaches_the_model(workspace: Path) -> None:
     assert (response.state, advisor.asked) == ("blocked", [])
 
 
-def test_questions_of_one_turn_are_bounded(workspace: Path) -> None:
+def test_advice_requests_per_turn_are_limited(workspace: Path) -> None:
     advisor = SayingAdvisor(['{"name": "boat"}'] * 50)
     impl = "def execute(c):\n    for number in range(50):\n        c.advise(f'question {number}')\n    return {}\n"
 
@@ -109,7 +109,7 @@ def test_questions_of_one_turn_are_bounded(workspace: Path) -> None:
     assert (response.state, len(advisor.asked)) == ("escalated", 8)
 
 
-def test_answer_that_breaks_the_contract_is_tried_again_and_then_escalated(workspace: Path) -> None:
+def test_answer_that_violates_the_contract_is_retried_and_then_escalated(workspace: Path) -> None:
     impl = "def execute(c):\n    return {'tries': len(c.problems)} if len(c.problems) < {limit} else {'done': True}\n"
     contract = f"{HYBRID}\noutput_schema: {{required: [done]}}"
 
@@ -122,7 +122,7 @@ def test_answer_that_breaks_the_contract_is_tried_again_and_then_escalated(works
     assert "'done' is a required property" in hopeless.metadata.report[0]
 
 
-def test_effects_that_cannot_be_repeated_are_not_tried_again(workspace: Path) -> None:
+def test_effects_that_cannot_be_repeated_are_not_retried(workspace: Path) -> None:
     impl = """
 def execute(c):
     with open(c.workspace / "effects", "a") as stream:
@@ -167,7 +167,7 @@ def test_advice_is_paid_for_once_when_a_turn_is_repeated(workspace: Path) -> Non
         ({"name": 5}, "does not match the schema"),
     ],
 )
-def test_what_a_model_says_is_held_to_schema_scope_and_safety(value: dict[str, JsonValue], wrong: str) -> None:
+def test_advice_of_a_model_is_checked_for_schema_scope_and_safety(value: dict[str, JsonValue], wrong: str) -> None:
     effects = SideEffects(kinds=("writes_files",), paths=("docs/*",))
     contract = SkillContract(skill="s", autonomy_level="implement", side_effects=effects)
     schema: Schema = {"properties": {"name": {"type": "string"}}}
@@ -177,7 +177,7 @@ def test_what_a_model_says_is_held_to_schema_scope_and_safety(value: dict[str, J
     assert [wrong in problem for problem in problems] == ([True] if wrong else [])
 
 
-def test_proposal_to_write_needs_a_contract_that_writes() -> None:
+def test_proposal_to_write_needs_a_contract_with_write_effects() -> None:
     validator = AdvisorOutputValidator(contract=SkillContract(skill="s"))
 
     assert validator.list_problems({"path": "a.md", "content": "x"}) == (

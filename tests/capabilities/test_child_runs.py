@@ -68,7 +68,7 @@ def list_runs(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
     return json.loads(call("runs", "list", "--json", capsys=capsys)[1])
 
 
-def test_skill_called_in_a_run_hands_on_to_a_child_run_and_gets_its_answer(
+def test_skill_called_in_a_run_delegates_to_a_child_run_and_gets_its_answer(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_parent(workspace)
@@ -120,9 +120,7 @@ def test_question_of_the_child_is_answered_by_resuming_the_parent(
     assert [row["status"] for row in list_runs(capsys)] == ["completed", "completed"]
 
 
-def test_what_the_child_could_not_do_is_for_the_parent_to_judge(
-    workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failure_of_the_child_is_returned_to_the_parent(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_parent(workspace)
     write_child(workspace, impl="def execute(c):\n    raise ValueError('no such thing')\n")
 
@@ -160,7 +158,7 @@ def execute(context):
     assert "The policy of this workspace cannot be used" in shown
 
 
-def test_rule_that_denies_the_child_binds_it_below_its_parent_too(
+def test_deny_rule_for_the_child_applies_below_its_parent_too(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_parent(workspace)
@@ -175,7 +173,7 @@ def test_rule_that_denies_the_child_binds_it_below_its_parent_too(
     assert "'state': 'failed'" in said
 
 
-def test_child_may_not_do_more_than_its_parent(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_child_has_no_more_permissions_than_its_parent(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_parent(workspace, level="suggest")
     write_child(workspace, contract=WRITES, impl=TOUCHES)
 
@@ -197,7 +195,7 @@ def test_canceling_the_parent_cancels_the_child_that_it_waits_for(
     assert [row["status"] for row in list_runs(capsys)] == ["canceled", "canceled"]
 
 
-def test_circle_of_runs_is_refused_with_a_sentence(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cycle_of_runs_is_rejected_with_a_message(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_parent(workspace, child="child")
     write_parent(workspace, name="child", child="parent")
 
@@ -207,7 +205,7 @@ def test_circle_of_runs_is_refused_with_a_sentence(workspace: Path, capsys: pyte
     assert len(list_runs(capsys)) == 2
 
 
-def test_chain_of_runs_goes_only_so_deep(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_depth_of_delegation_between_runs_is_limited(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(7):
         write_parent(workspace, name=f"skill-{number}", child=f"skill-{number + 1}")
     write_skill(workspace / "skills", "skill-7", impl="def execute(c):\n    return {'bottom': True}\n")
@@ -302,7 +300,7 @@ def test_python_caller_that_dies_while_the_child_works_finds_the_same_run(
     assert len(list_runs(capsys)) == 1
 
 
-def test_skill_of_a_step_of_a_task_hands_on_too(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skill_in_a_task_step_can_delegate(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_parent(workspace)
     write_child(workspace)
     task = workspace / ".agent" / "tasks" / "add" / "TASK.md"
@@ -317,7 +315,7 @@ def test_skill_of_a_step_of_a_task_hands_on_too(workspace: Path, capsys: pytest.
     assert (lowest["parent_run_id"], step["parent_run_id"]) == (step["run_id"], whole["run_id"])
 
 
-def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
+def test_model_gets_the_combined_output_of_two_skills_for_its_inputs(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_parent(workspace)
@@ -367,7 +365,7 @@ def test_approval_that_the_child_needs_is_given_to_the_child_and_the_parent_cont
     assert [row["status"] for row in list_runs(capsys)] == ["completed", "completed"]
 
 
-def test_skill_that_the_agent_does_not_see_cannot_be_reached_through_another(
+def test_skill_hidden_from_the_agent_cannot_be_reached_through_another(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_parent(workspace)

@@ -89,7 +89,7 @@ def test_every_field_of_a_contract_is_read_with_its_type(tmp_path: Path) -> None
     assert contract.state_persistence == "full_events"
 
 
-def test_skill_that_promises_nothing_is_a_tool_that_only_reads_and_answers_once(tmp_path: Path) -> None:
+def test_skill_without_a_contract_is_a_read_only_one_shot_tool(tmp_path: Path) -> None:
     assert read(tmp_path, "").contract == SkillContract(skill="sample")
 
 
@@ -129,7 +129,7 @@ def test_skill_that_promises_nothing_is_a_tool_that_only_reads_and_answers_once(
         ("depends_on: [sample]", "contract_conflict"),
     ],
 )
-def test_wrong_field_is_an_error_with_its_line_in_an_own_skill_and_a_warning_in_a_foreign_one(
+def test_invalid_field_is_an_error_in_an_own_skill_and_a_warning_in_a_foreign_one(
     tmp_path: Path, field: str, code: str
 ) -> None:
     strict, lenient = read(tmp_path, field), read(tmp_path, field, strict=False)
@@ -142,7 +142,7 @@ def test_wrong_field_is_an_error_with_its_line_in_an_own_skill_and_a_warning_in_
     assert all(problem.severity == "warning" for problem in lenient.problems)
 
 
-def test_what_a_foreign_skill_says_badly_counts_as_the_least_it_could_mean(tmp_path: Path) -> None:
+def test_invalid_value_in_a_foreign_skill_gets_its_most_restrictive_meaning(tmp_path: Path) -> None:
     contract = read(
         tmp_path,
         "side_effects: [writes_file]\nautonomy_level: all\ninteraction_outcomes:\n  max_turns: 500\n"
@@ -159,20 +159,22 @@ def test_what_a_foreign_skill_says_badly_counts_as_the_least_it_could_mean(tmp_p
     assert contract.execution_mode == "deterministic"
 
 
-def test_line_of_a_fault_deep_in_a_schema_is_that_of_the_fault(tmp_path: Path) -> None:
+def test_nested_schema_error_is_reported_with_its_own_line(tmp_path: Path) -> None:
     reading = read(tmp_path, "input_schema:\n  type: object\n  properties:\n    a:\n      type: strnig")
 
     assert told(reading) == [("error", "contract_schema", 8)]
 
 
-def test_fields_may_stand_together_below_contract(tmp_path: Path) -> None:
+def test_fields_may_be_grouped_below_contract(tmp_path: Path) -> None:
     contract = read(tmp_path, "contract:\n  timeout_seconds: 9\n  execution_mode: hybrid").contract
 
     assert contract is not None
     assert (contract.timeout_seconds, contract.execution_mode) == (9, "hybrid")
 
 
-def test_validate_holds_a_skill_with_code_to_its_contract(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_checks_a_skill_with_code_against_its_contract(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_skill(workspace / "skills", "loose", contract="execution_mode: magic", impl=None)
     write_skill(workspace / "skills", "bound", contract="execution_mode: magic")
     write_skill(workspace / "skills", "empty", impl="async def execute(context):\n    return {}\n")
@@ -190,7 +192,7 @@ def test_validate_holds_a_skill_with_code_to_its_contract(workspace: Path, capsy
     assert "async_def" in out
 
 
-def test_project_check_looks_at_contracts_too(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_project_check_includes_contracts(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_skill(workspace / ".agent" / "skills", "bound", contract="max_fix_iterations: 9")
 
     assert run(["validate"]) == 1
@@ -198,7 +200,7 @@ def test_project_check_looks_at_contracts_too(workspace: Path, capsys: pytest.Ca
     assert "SKILL.md:4: error: Field 'max_fix_iterations' must be a whole number from 0 to 3" in capsys.readouterr().out
 
 
-def test_contracts_lists_what_active_skills_promise(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contracts_lists_the_contracts_of_active_skills(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_skill(workspace / "skills", "plain", impl=None)
     write_skill(workspace / "skills", "whole", contract=WHOLE)
 
@@ -217,9 +219,7 @@ def test_contracts_lists_what_active_skills_promise(workspace: Path, capsys: pyt
     assert row["contract"]["interaction"]["max_turns"] == 4
 
 
-def test_contracts_names_the_skill_whose_contract_cannot_be_used(
-    workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_contracts_names_a_skill_with_an_invalid_contract(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_skill(workspace / "skills", "wrong", contract="execution_mode: magic")
 
     assert run(["skills", "contracts"]) == 1

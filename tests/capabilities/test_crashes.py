@@ -60,7 +60,7 @@ def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
     return [*find(EACH), *find(SOME)[::3], *find(("process:",))[::8], *find(("sqlite:commit",))[::32]]
 
 
-def test_undisturbed_run_asks_once_and_has_each_effect_once(baseline: Baseline) -> None:
+def test_uninterrupted_run_asks_once_and_has_each_effect_once(baseline: Baseline) -> None:
     assert baseline.outcome.status == "completed"
     assert baseline.outcome.asked == ("input",)
     assert sorted(baseline.effects.values()) == [1, 1]
@@ -71,7 +71,7 @@ def list_violations(report: CrashReport) -> list[str]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_run_killed_anywhere_ends_as_if_it_had_not_been(kit: CrashKit, baseline: Baseline, chunk: int) -> None:
+def test_killed_run_ends_like_an_uninterrupted_one(kit: CrashKit, baseline: Baseline, chunk: int) -> None:
     points = choose(baseline.points)[chunk::CHUNKS]
 
     report = kit.check_all(points, baseline, together=TOGETHER)
@@ -79,7 +79,7 @@ def test_run_killed_anywhere_ends_as_if_it_had_not_been(kit: CrashKit, baseline:
     assert list_violations(report) == [], report.render()
 
 
-def test_undisturbed_delegation_is_one_run_next_to_its_parent(delegating_baseline: Baseline) -> None:
+def test_uninterrupted_delegation_creates_one_child_run(delegating_baseline: Baseline) -> None:
     assert delegating_baseline.outcome.status == "completed"
     assert delegating_baseline.outcome.runs == 2
     assert delegating_baseline.outcome.asked == ("input",)
@@ -87,7 +87,7 @@ def test_undisturbed_delegation_is_one_run_next_to_its_parent(delegating_baselin
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_delegation_killed_anywhere_has_one_child_and_gives_its_answer_to_the_parent(
+def test_killed_delegation_has_one_child_and_returns_its_answer(
     delegating_kit: CrashKit, delegating_baseline: Baseline, chunk: int
 ) -> None:
     points = choose(delegating_baseline.points)[chunk::CHUNKS]

@@ -51,13 +51,13 @@ def detail(response: AgentResponse) -> tuple[str, str]:
     return response.state.value, response.metadata.agent_state_detail
 
 
-def test_without_a_router_delegating_is_blocked(workspace: Path) -> None:
+def test_delegation_without_a_router_is_blocked(workspace: Path) -> None:
     write_pair(workspace)
 
     assert detail(open_adapter(workspace, routes=False).invoke("parent", {}, "ctx")) == ("blocked", "no_router")
 
 
-def test_parent_continues_with_what_the_child_gave(workspace: Path) -> None:
+def test_parent_continues_with_the_output_of_the_child(workspace: Path) -> None:
     write_pair(workspace, child_contract="", child="def execute(c):\n    return {'sum': c.inputs['n'] + 1}\n")
 
     response = open_adapter(workspace).invoke("parent", {}, "ctx")
@@ -68,7 +68,7 @@ def test_parent_continues_with_what_the_child_gave(workspace: Path) -> None:
     }
 
 
-def test_failure_of_the_child_is_for_the_parent_to_judge(workspace: Path) -> None:
+def test_failure_of_the_child_is_reported_to_the_parent(workspace: Path) -> None:
     write_pair(workspace, child_contract="", child="def execute(c):\n    raise ValueError('no')\n")
 
     child = open_adapter(workspace).invoke("parent", {}, "ctx").outputs["child"]
@@ -77,7 +77,7 @@ def test_failure_of_the_child_is_for_the_parent_to_judge(workspace: Path) -> Non
     assert child["state"] == "failed"
 
 
-def test_question_of_the_child_reaches_the_caller_and_its_answer_the_child(workspace: Path) -> None:
+def test_question_of_the_child_reaches_the_caller_and_the_answer_reaches_the_child(workspace: Path) -> None:
     write_pair(workspace)
 
     waiting = open_adapter(workspace).invoke("parent", {}, "ctx")
@@ -92,7 +92,7 @@ def test_question_of_the_child_reaches_the_caller_and_its_answer_the_child(works
     assert child["outputs"] == {"text": "abab"}
 
 
-def test_child_is_found_again_and_not_started_twice(workspace: Path) -> None:
+def test_existing_child_is_reused(workspace: Path) -> None:
     write_pair(workspace)
     adapter = open_adapter(workspace)
     token = adapter.invoke("parent", {}, "ctx", message_id="m1").metadata.resume_token
@@ -106,7 +106,7 @@ def test_child_is_found_again_and_not_started_twice(workspace: Path) -> None:
     assert calls.read_text(encoding="utf-8") == "xx"
 
 
-def test_skill_that_depends_on_does_not_name_is_not_delegated_to(workspace: Path) -> None:
+def test_delegation_to_a_skill_missing_from_depends_on_is_rejected(workspace: Path) -> None:
     write_skill(
         workspace / "skills", "parent", contract=DELEGATES.format(child="child"), impl=PARENT.format(child="other")
     )
@@ -116,7 +116,7 @@ def test_skill_that_depends_on_does_not_name_is_not_delegated_to(workspace: Path
     assert detail(open_adapter(workspace).invoke("parent", {}, "ctx")) == ("blocked", "undeclared_dependency")
 
 
-def test_child_may_not_do_more_than_its_parent(workspace: Path) -> None:
+def test_child_has_no_more_permissions_than_its_parent(workspace: Path) -> None:
     write_pair(workspace, child_contract="autonomy_level: implement\nside_effects: [writes_files]")
 
     child = open_adapter(workspace).invoke("parent", {}, "ctx").outputs["child"]
@@ -126,7 +126,7 @@ def test_child_may_not_do_more_than_its_parent(workspace: Path) -> None:
     assert not (workspace / "calls").exists()
 
 
-def test_circle_is_found(workspace: Path) -> None:
+def test_delegation_cycle_is_detected(workspace: Path) -> None:
     for one, other in (("first", "second"), ("second", "first")):
         contract, impl = DELEGATES.format(child=other), PARENT.format(child=other)
         write_skill(workspace / "skills", one, contract=contract, impl=impl)
@@ -140,7 +140,7 @@ def test_circle_is_found(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [5, 7])
-def test_delegation_goes_only_so_deep(workspace: Path, depth: int) -> None:
+def test_depth_of_delegation_is_limited(workspace: Path, depth: int) -> None:
     for number in range(depth):
         child = f"skill-{number + 1}"
         contract, impl = DELEGATES.format(child=child), PARENT.format(child=child)

@@ -46,7 +46,7 @@ def invoke(workspace: Path, contract: str, impl: str, **inputs: str | int) -> Ag
         ("autonomy_level: commit\nside_effects: [writes_files]", "link/a", False),
     ],
 )
-def test_files_are_written_only_where_the_contract_says(
+def test_files_are_written_only_in_the_paths_of_the_contract(
     workspace: Path, contract: str, file: str, *, allowed: bool
 ) -> None:
     (workspace / "docs").mkdir()
@@ -60,7 +60,7 @@ def test_files_are_written_only_where_the_contract_says(
         assert response.metadata.agent_state_detail == "undeclared_effect"
 
 
-def test_suggestion_is_written_next_to_the_run(workspace: Path) -> None:
+def test_suggestion_is_written_to_the_run_folder(workspace: Path) -> None:
     impl = "def execute(c):\n    (c.artifacts / 'plan.txt').write_text('x')\n    return {}\n"
     contract = "autonomy_level: suggest\nside_effects: [writes_files]\nrequired_artifacts: [plan.txt]"
 
@@ -70,7 +70,7 @@ def test_suggestion_is_written_next_to_the_run(workspace: Path) -> None:
     assert Path(response.artifacts[0]).read_text(encoding="utf-8") == "x"
 
 
-def test_effect_whose_refusal_was_caught_is_blocked_all_the_same(workspace: Path) -> None:
+def test_effect_is_blocked_even_if_the_skill_catches_the_denial(workspace: Path) -> None:
     response = invoke(workspace, "", CAUGHT)
 
     assert response.state == "blocked"
@@ -91,7 +91,7 @@ def test_effect_whose_refusal_was_caught_is_blocked_all_the_same(workspace: Path
         "import ctypes; ctypes.CDLL(None)",
     ],
 )
-def test_no_way_of_changing_something_is_open_to_a_skill_that_only_reads(workspace: Path, change: str) -> None:
+def test_read_only_skill_cannot_change_anything(workspace: Path, change: str) -> None:
     (workspace / "kept").write_text("kept", encoding="utf-8")
 
     response = invoke(workspace, "", f"def execute(c):\n    {change}\n    return {{}}\n")
@@ -101,7 +101,7 @@ def test_no_way_of_changing_something_is_open_to_a_skill_that_only_reads(workspa
     assert not (workspace / "new.db").exists()
 
 
-def test_temporary_files_are_nobodys_business(workspace: Path) -> None:
+def test_temporary_files_are_allowed(workspace: Path) -> None:
     impl = """
 import tempfile
 def execute(c):
@@ -116,14 +116,14 @@ def execute(c):
 
 
 @pytest.mark.parametrize("kind", ["", "runs_programs"])
-def test_programs_run_only_where_the_contract_says(workspace: Path, kind: str) -> None:
+def test_programs_run_only_if_the_contract_allows_it(workspace: Path, kind: str) -> None:
     contract = f"autonomy_level: implement\nside_effects: [{kind}]"
 
     assert invoke(workspace, contract, PROGRAM).state == ("completed" if kind else "blocked")
 
 
 @pytest.mark.parametrize("kind", ["", "network"])
-def test_network_is_reached_only_where_the_contract_says(workspace: Path, kind: str) -> None:
+def test_network_is_reached_only_if_the_contract_allows_it(workspace: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = int(server.getsockname()[1])
 
@@ -132,7 +132,7 @@ def test_network_is_reached_only_where_the_contract_says(workspace: Path, kind: 
     assert response.state == ("completed" if kind else "blocked")
 
 
-def test_environment_of_the_agent_is_not_there(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_agent_is_not_inherited(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-skills")
     monkeypatch.setenv("SAMPLE_TOKEN", "for-this-one")
     impl = "import os\ndef execute(c):\n    return {'names': sorted(os.environ)}\n"

@@ -53,7 +53,7 @@ def test_first_question_of_a_skill_carries_the_choices_of_its_contract(workspace
     assert fields["bell"].type == "boolean"
 
 
-def test_question_that_is_asked_again_marks_the_same_fields_as_required(workspace: Path) -> None:
+def test_repeated_question_marks_the_same_fields_as_required(workspace: Path) -> None:
     write_skill(workspace / "skills", "bikes", contract=CONTRACT, impl=IMPL)
     adapter = open_adapter(workspace)
 
@@ -74,7 +74,7 @@ def test_question_that_is_asked_again_marks_the_same_fields_as_required(workspac
     assert done.outputs == {"bike": {"note": "x", "color": "red"}}
 
 
-def test_wrong_optional_input_is_asked_for_as_optional(workspace: Path) -> None:
+def test_invalid_optional_input_is_asked_for_as_optional(workspace: Path) -> None:
     write_skill(workspace / "skills", "bikes", contract=CONTRACT + "  required: [size]\n", impl=IMPL)
 
     fields = fields_of(open_adapter(workspace).invoke("bikes", {"color": "red", "count": 0}, "ctx"))
@@ -117,7 +117,7 @@ def test_secret_input_of_an_earlier_turn_is_asked_for_again(workspace: Path) -> 
     assert done.outputs == {"length": len(KEY), "names": ["api_key", "user"]}
 
 
-def test_secret_input_that_comes_with_the_answer_is_not_asked_for(workspace: Path) -> None:
+def test_secret_input_in_the_answer_is_not_asked_for_again(workspace: Path) -> None:
     write_skill(workspace / "skills", "login", contract=LOGIN, impl=LOGS_IN)
     adapter = open_adapter(workspace)
 

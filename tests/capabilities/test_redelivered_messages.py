@@ -98,7 +98,7 @@ def test_token_that_a_killed_worker_redeemed_is_refused_for_any_other_message(st
     assert adapter.invoke("waiter", {"name": "a"}, "ctx", resume_token=token, message_id="m2").outputs["turn"] == 2
 
 
-def test_redelivered_message_is_refused_after_another_message_took_over_its_turn(workspace: Path) -> None:
+def test_redelivered_message_is_rejected_after_another_message_took_its_turn(workspace: Path) -> None:
     write_skill(workspace / "skills", "waiter", contract=ASKS, impl=WAITER)
     adapter = open_adapter(workspace)
     token = adapter.invoke("waiter", {"count": 1}, "ctx", message_id="m1").metadata.resume_token

@@ -20,7 +20,7 @@ def execute(context):
 """
 
 
-def test_a_message_with_a_resume_token_that_comes_twice_at_once_is_a_duplicate(workspace: Path) -> None:
+def test_a_concurrent_second_message_with_the_same_resume_token_is_a_duplicate(workspace: Path) -> None:
     write_skill(workspace / "skills", "waiter", contract=ASKS, impl=WAITER)
     gate = workspace / "gate"
     os.mkfifo(gate)

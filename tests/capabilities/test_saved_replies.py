@@ -135,7 +135,7 @@ def test_reply_is_adopted_at_once_if_an_older_release_claimed_the_message(worksp
     assert "launched" in str(result.output)
 
 
-def test_reply_is_saved_by_a_process_in_a_sandbox_that_may_not_write_to_the_runs(workspace: Path) -> None:
+def test_sandboxed_process_without_write_access_to_runs_saves_its_reply(workspace: Path) -> None:
     result = anyio.run(partial(probe_after_a_kill, workspace, is_enclosed=True))
 
     assert result is not None

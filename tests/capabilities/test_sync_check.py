@@ -66,7 +66,7 @@ SAFE = [
 
 
 @pytest.mark.parametrize(("source", "code"), UNSAFE)
-def test_unsafe_code_is_found_in_its_last_line_with_a_remedy(source: str, code: str) -> None:
+def test_unsafe_code_is_found_in_its_last_line_with_a_fix(source: str, code: str) -> None:
     found = [finding for finding in check_source(source) if finding.code == code]
 
     assert found, check_source(source)
@@ -75,7 +75,7 @@ def test_unsafe_code_is_found_in_its_last_line_with_a_remedy(source: str, code: 
 
 
 @pytest.mark.parametrize("source", SAFE)
-def test_safe_code_is_left_alone(source: str) -> None:
+def test_safe_code_is_not_reported(source: str) -> None:
     assert check_source(source) == ()
 
 
@@ -83,11 +83,11 @@ def test_safe_code_is_left_alone(source: str) -> None:
     "source",
     ["import httpx\nhttpx.get('u')", "import subprocess\nsubprocess.run(['x'])", "task.delay(1)"],
 )
-def test_what_has_a_limit_of_its_own_is_a_warning(source: str) -> None:
+def test_call_with_its_own_timeout_is_a_warning(source: str) -> None:
     assert [finding.severity for finding in check_source(source)] == ["warning"]
 
 
-def test_command_walks_a_folder_and_says_file_line_and_remedy(
+def test_command_walks_a_folder_and_prints_file_line_and_fix(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workspace / "pack" / "scripts").mkdir(parents=True)
@@ -122,7 +122,7 @@ def test_strict_counts_warnings(workspace: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("path", ["missing.py", "."])
-def test_nothing_to_check_is_a_wrong_call(workspace: Path, path: str) -> None:
+def test_nothing_to_check_is_a_usage_error(workspace: Path, path: str) -> None:
     assert run(["skills", "check-sync", path]) == 2
 
 
@@ -133,7 +133,7 @@ def test_code_of_bundled_skills_is_safe(workspace: Path) -> None:
         assert run(["skills", "check-sync", str(impl)]) == 0
 
 
-def test_file_that_changed_is_checked_as_it_is_now(tmp_path: Path) -> None:
+def test_changed_file_is_checked_again(tmp_path: Path) -> None:
     file = tmp_path / "impl.py"
     verdicts: list[int] = []
     for text in ("x = 1\n", "import asyncio\n", "x = 1\n"):
