@@ -20,7 +20,9 @@ def system_of(body: dict[str, Any]) -> str:
     return json.dumps([message for message in body["messages"] if message["role"] == "system"])
 
 
-def test_an_agent_gives_a_run_its_words_model_decoding_and_profile(workspace: Workspace, model: ModelServer) -> None:
+def test_an_agent_sets_instructions_model_decoding_and_profile_of_a_run(
+    workspace: Workspace, model: ModelServer
+) -> None:
     add_agent(
         workspace.folder, "desk/checker", "model: small", "temperature: 0.25", "max_tokens: 77", body="You check facts."
     )
@@ -37,7 +39,7 @@ def test_an_agent_gives_a_run_its_words_model_decoding_and_profile(workspace: Wo
     assert "agent:desk/checker" in started["pins"]
 
 
-def test_a_skill_that_leaves_none_of_the_agents_tools_is_reported_at_the_start(
+def test_a_skill_that_allows_none_of_the_agents_tools_is_reported_at_the_start(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     add_agent(workspace.folder, "reader", "tools: [Read]", "skills: [finder]")
@@ -54,7 +56,7 @@ def test_a_skill_that_leaves_none_of_the_agents_tools_is_reported_at_the_start(
     assert sentence in capsys.readouterr().err
 
 
-def test_without_an_agent_the_built_in_one_has_everything(workspace: Workspace, model: ModelServer) -> None:
+def test_the_built_in_agent_has_every_tool(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "checker", "tools: []")
     model.follow(says("Done."))
 
@@ -104,7 +106,7 @@ def test_the_built_in_agent_can_be_named_next_to_a_default_one(
     assert "agent:    built-in\n" in capsys.readouterr().out
 
 
-def test_a_chat_and_a_task_name_the_built_in_agent_as_a_run_does(
+def test_a_chat_and_a_task_select_the_built_in_agent_like_a_run(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_agent(workspace.folder, "checker", "tools: []")
@@ -124,9 +126,7 @@ def test_a_chat_and_a_task_name_the_built_in_agent_as_a_run_does(
     assert ["Write" in offered(body) for body in model.received] == [True, True, True, False, True]
 
 
-def test_an_agent_of_the_workspace_called_built_in_is_the_one_that_is_meant(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_workspace_agent_named_built_in_replaces_the_built_in_one(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "built-in", "tools: [Read]")
     model.follow(says("Done."))
 
@@ -136,7 +136,7 @@ def test_an_agent_of_the_workspace_called_built_in_is_the_one_that_is_meant(
     assert workspace.events()[0]["payload"]["agent"] == "built-in"
 
 
-def test_an_agent_that_is_not_there_is_named_with_the_nearest(workspace: Workspace, capsys: Capture) -> None:
+def test_a_missing_agent_is_named_with_the_closest_match(workspace: Workspace, capsys: Capture) -> None:
     add_agent(workspace.folder, "checker")
 
     assert workspace.agent("run", "-q", "--agent", "cheker", "Check") == 2
@@ -155,7 +155,7 @@ def test_an_agent_that_is_not_there_is_named_with_the_nearest(workspace: Workspa
         ("tools: []", set[str]()),
     ],
 )
-def test_the_tools_of_an_agent_are_those_the_model_is_offered(
+def test_only_the_tools_of_the_agent_are_offered_to_the_model(
     *, written: str, seen: set[str], workspace: Workspace, model: ModelServer
 ) -> None:
     add_agent(workspace.folder, "checker", written, "skills: []")
@@ -166,7 +166,7 @@ def test_the_tools_of_an_agent_are_those_the_model_is_offered(
     assert offered(model.received[0]) - {"ask_user", "finish", "plan"} == seen
 
 
-def test_a_call_of_a_tool_the_agent_does_not_see_never_runs(workspace: Workspace, model: ModelServer) -> None:
+def test_a_call_to_a_tool_outside_the_agent_does_not_run(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "checker", "tools: [Read]", "profile: permissive")
     model.follow(calls("Write", path="a.txt", content="x"), says("I cannot."))
 
@@ -191,7 +191,7 @@ def test_the_skills_of_an_agent_are_the_only_ones_of_its_run(workspace: Workspac
     assert all(name in second for name in ("counter", "greeter", "workspace-inventory"))
 
 
-def test_rules_of_an_agent_narrow_what_the_host_allows(workspace: Workspace, model: ModelServer) -> None:
+def test_rules_of_an_agent_restrict_the_rules_of_the_host(workspace: Workspace, model: ModelServer) -> None:
     policy = workspace.folder / ".agent" / "policy.yaml"
     add_agent(
         workspace.folder, "checker", "profile: permissive", "tool_approvals:", "  rules:", "    - tool: Write",
@@ -206,9 +206,7 @@ def test_rules_of_an_agent_narrow_what_the_host_allows(workspace: Workspace, mod
     assert "A checker changes nothing" in json.dumps(model.received[1])
 
 
-def test_an_agent_in_markdown_is_asked_about_what_is_more_than_reading(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_an_agent_in_markdown_needs_approval_for_more_than_reading(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "checker")
     model.follow(calls("Write", path="a.txt", content="x"), says("Done."))
 
@@ -220,7 +218,7 @@ def test_an_agent_in_markdown_is_asked_about_what_is_more_than_reading(
 @pytest.mark.parametrize(
     ("host", "own", "came_to"), [("strict", "permissive", "strict"), ("permissive", "guarded", "guarded")]
 )
-def test_an_agent_cannot_widen_the_profile_of_the_host(
+def test_an_agent_cannot_extend_the_profile_of_the_host(
     *, host: str, own: str, came_to: str, workspace: Workspace, capsys: Capture
 ) -> None:
     add_agent(workspace.folder, "checker", f"profile: {own}")
@@ -246,7 +244,7 @@ def test_a_model_outside_the_list_fails_before_any_call_and_names_the_list(
     assert model.received[0]["model"] == "medium"
 
 
-def test_the_model_of_the_settings_counts_where_an_agent_lists_only_others(
+def test_the_model_in_the_settings_is_used_if_the_agent_only_lists_others(
     workspace: Workspace, model: ModelServer
 ) -> None:
     add_agent(workspace.folder, "checker", "allowed_models: [medium]")
@@ -259,7 +257,7 @@ def test_the_model_of_the_settings_counts_where_an_agent_lists_only_others(
     assert [sent["model"] for sent in model.received] == ["m", "m"]
 
 
-def test_fallbacks_outside_the_list_are_never_asked(workspace: Workspace, model: ModelServer) -> None:
+def test_fallbacks_outside_the_list_get_no_request(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "checker", "model: small", "allowed_models: [medium]")
     options = {**use_model(model), "fallback_models": ["large", "medium"]}
     workspace.configure(model=options, runtime={**QUICK, "max_llm_retries": 0})
@@ -270,7 +268,7 @@ def test_fallbacks_outside_the_list_are_never_asked(workspace: Workspace, model:
     assert [sent["model"] for sent in model.received] == ["small", "medium"]
 
 
-def test_a_resumed_run_keeps_the_agent_it_started_with_and_reports_it(
+def test_a_resumed_run_keeps_its_original_agent_and_reports_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", "model: small", "tools: [Write]", body="The old words.")
@@ -292,7 +290,7 @@ def test_a_resumed_run_keeps_the_agent_it_started_with_and_reports_it(
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_a_run_continues_when_the_file_of_its_agent_is_gone(
+def test_a_run_continues_without_the_file_of_its_agent(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", "tools: [Write]")
@@ -325,7 +323,7 @@ def test_replay_and_fork_keep_the_agent(workspace: Workspace, model: ModelServer
     assert "agent:   checker" in _out(workspace, capsys, "runs", "show", "latest")
 
 
-def test_every_problem_of_an_agent_is_told_with_its_line_before_anything_starts(
+def test_every_problem_of_an_agent_is_reported_with_its_line_before_the_start(
     workspace: Workspace, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", "skills:", "  - greter", "tasks:", "  - weekly", "tools:", "  - Raed")
@@ -351,7 +349,7 @@ def test_every_problem_of_an_agent_is_told_with_its_line_before_anything_starts(
         ("web:\n  allow: []", 4, "An empty list allows every domain"),
     ],
 )
-def test_lists_of_domains_are_checked(
+def test_domain_lists_are_validated(
     *, written: str, line: int, sentence: str, workspace: Workspace, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", written)
@@ -393,7 +391,7 @@ def test_list_shows_every_agent_and_marks_the_default(workspace: Workspace, caps
     ]
 
 
-def test_list_marks_agents_and_tasks_that_name_what_is_not_there(workspace: Workspace, capsys: Capture) -> None:
+def test_list_marks_agents_and_tasks_with_dangling_references(workspace: Workspace, capsys: Capture) -> None:
     add_agent(workspace.folder, "checker", "skills: [gone]", "tools: [Raed]")
     workspace.write(".agent/tasks/weekly/TASK.md", "---\nname: Weekly\nagent: checker\n---\n\nDo it.\n")
 
@@ -407,7 +405,7 @@ def test_list_marks_agents_and_tasks_that_name_what_is_not_there(workspace: Work
     assert "checker  any model, guarded  cannot be used: " in _out(workspace, capsys, "agents", "list", code=1)
 
 
-def test_show_says_what_an_agent_comes_to_and_where_each_thing_is_from(workspace: Workspace, capsys: Capture) -> None:
+def test_show_prints_the_resolved_agent_and_the_source_of_each_value(workspace: Workspace, capsys: Capture) -> None:
     add_task(workspace.folder, "weekly")
     (workspace.folder / ".agent" / "tool-access.json").write_text('{"Grep": false}', encoding="utf-8")
     file = add_agent(

@@ -61,7 +61,7 @@ def test_an_approval_shows_the_exact_call_and_its_hash(workspace: Workspace, par
     assert parked in capsys.readouterr().out
 
 
-def test_an_approval_names_the_risk_of_its_tool(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_an_approval_shows_the_risk_of_its_tool(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("Bash", command="make all"), says("Done."))
     assert workspace.agent(*ASK, "--output-format", "json") == 3
     (approval,) = json.loads(capsys.readouterr().out)["approvals"]
@@ -87,7 +87,7 @@ def test_an_approval_is_found_without_reading_the_journals_of_other_runs(
     assert workspace.agent("approvals", "deny", second["approval_id"]) == 0
 
 
-def test_approved_in_another_process_the_call_runs_once_after_resume(
+def test_a_call_approved_in_another_process_runs_once_after_resume(
     workspace: Workspace, model: ModelServer, parked: str
 ) -> None:
     subprocess.run([AGENT, "approvals", "approve", parked, "--by", "ada"], cwd=workspace.folder, check=True)
@@ -103,7 +103,7 @@ def test_approved_in_another_process_the_call_runs_once_after_resume(
     assert count_runs(workspace) == 1
 
 
-def test_a_run_whose_approval_is_open_still_waits(workspace: Workspace, model: ModelServer, parked: str) -> None:
+def test_a_run_with_a_pending_approval_keeps_waiting(workspace: Workspace, model: ModelServer, parked: str) -> None:
     assert workspace.agent("resume", "latest") == 3
 
     assert count_runs(workspace) == 0
@@ -111,7 +111,7 @@ def test_a_run_whose_approval_is_open_still_waits(workspace: Workspace, model: M
     assert parked
 
 
-def test_edited_arguments_are_what_runs_and_are_on_record(
+def test_edited_arguments_are_run_and_recorded(
     workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
 ) -> None:
     edited = '{"skill_name": "echo", "script_name": "echo", "args": ["two"]}'
@@ -125,7 +125,7 @@ def test_edited_arguments_are_what_runs_and_are_on_record(
     assert json.loads(str(show(workspace, parked, capsys)["edited_call"]))["arguments"]["args"] == ["two"]
 
 
-def test_model_is_reported_an_edit_and_both_calls_are_shown_with_their_difference(
+def test_an_edit_is_reported_to_the_model_and_the_diff_of_both_calls_is_shown(
     workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
 ) -> None:
     edited = '{"skill_name": "echo", "script_name": "echo", "args": ["two"]}'
@@ -150,7 +150,7 @@ def test_model_is_reported_an_edit_and_both_calls_are_shown_with_their_differenc
         ("{", "--edit-args is not valid JSON"),
     ],
 )
-def test_edited_arguments_that_do_not_fit_decide_nothing(
+def test_invalid_edited_arguments_leave_the_approval_open(
     *, edited: str, message: str, workspace: Workspace, parked: str, capsys: Capture
 ) -> None:
     assert workspace.agent("approvals", "approve", parked, "--edit-args", edited) == 2
@@ -167,7 +167,7 @@ def test_edited_arguments_that_do_not_fit_decide_nothing(
         ("../a.txt", "leads out of the folders that are open to you"),
     ],
 )
-def test_an_edit_to_a_call_that_would_be_denied_decides_nothing(
+def test_an_edit_into_a_denied_call_leaves_the_approval_open(
     *, path: str, reason: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.write(".agent/policy.yaml", "rules: [{tool: Write, allow: false, when: {path: {startsWith: secret/}}}]\n")
@@ -203,7 +203,7 @@ def test_a_denied_call_reaches_the_model_with_the_reason(workspace: Workspace, m
     assert count_runs(workspace) == 0
 
 
-def test_the_second_decision_is_refused_and_written_down(workspace: Workspace, parked: str, capsys: Capture) -> None:
+def test_the_second_decision_is_rejected_and_recorded(workspace: Workspace, parked: str, capsys: Capture) -> None:
     assert workspace.agent("approvals", "deny", parked, "--by", "ada", "--reason", "No") == 0
 
     assert workspace.agent("approvals", "approve", parked, "--by", "eve") == 10
@@ -218,7 +218,7 @@ def test_the_second_decision_is_refused_and_written_down(workspace: Workspace, p
     assert shown["status"] == "denied"
 
 
-def test_of_many_who_decide_at_once_exactly_one_counts(workspace: Workspace, parked: str, capsys: Capture) -> None:
+def test_exactly_one_of_many_concurrent_decisions_wins(workspace: Workspace, parked: str, capsys: Capture) -> None:
     people = [
         workspace.start("approvals", "approve" if number % 2 else "deny", parked, "--by", f"p{number}")
         for number in range(6)
@@ -235,7 +235,7 @@ def test_of_many_who_decide_at_once_exactly_one_counts(workspace: Workspace, par
     assert [one["decided_by"] for one in attempts if one["counted"]] == [shown["decided_by"]]
 
 
-def test_an_approval_past_its_time_is_closed_and_the_model_is_told(
+def test_an_expired_approval_is_closed_and_reported_to_the_model(
     workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
 ) -> None:
     late = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="microseconds")
@@ -277,9 +277,7 @@ def test_an_approval_that_does_not_exist_is_reported(workspace: Workspace, parke
     assert parked
 
 
-def test_a_tool_that_was_turned_off_meanwhile_does_not_run_although_it_was_approved(
-    workspace: Workspace, model: ModelServer, parked: str
-) -> None:
+def test_a_tool_disabled_after_approval_does_not_run(workspace: Workspace, model: ModelServer, parked: str) -> None:
     workspace.agent("approvals", "approve", parked)
     (workspace.folder / ".agent").mkdir()
     (workspace.folder / ".agent" / "tool-access.json").write_text('{"script_run": false}', encoding="utf-8")
@@ -291,7 +289,7 @@ def test_a_tool_that_was_turned_off_meanwhile_does_not_run_although_it_was_appro
 
 
 @pytest.mark.parametrize("first", ["a.txt", "secret/a.txt"])
-def test_all_calls_of_a_reply_are_asked_together_also_next_to_a_refused_one(
+def test_all_calls_of_a_reply_are_asked_about_together_even_with_a_denied_one(
     workspace: Workspace, model: ModelServer, capsys: Capture, first: str
 ) -> None:
     workspace.write(".agent/policy.yaml", "rules: [{tool: Write, allow: false, when: {path: {startsWith: secret/}}}]\n")

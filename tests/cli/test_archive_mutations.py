@@ -18,7 +18,7 @@ def exported(workspace: Workspace, model: ModelServer, tmp_path: Path) -> bytes:
     return file.read_bytes()
 
 
-def test_changed_archive_is_refused_whole(
+def test_modified_archive_is_rejected_entirely(
     workspace: Workspace,
     exported: bytes,
     tmp_path: Path,
@@ -47,7 +47,7 @@ def test_changed_archive_is_refused_whole(
     assert elsewhere.agent("runs", "import", str(file)) == 0, "what the mutations begin with is a good archive"
 
 
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+def test_special_files_are_rejected_without_blocking(
     workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe.metier-run")

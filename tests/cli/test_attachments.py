@@ -33,7 +33,7 @@ def picture_of(data: bytes, kind: str = "image/png") -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}
 
 
-def test_pictures_and_texts_that_a_task_mentions_reach_the_model(
+def test_pictures_and_texts_mentioned_in_a_task_reach_the_model(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Seen."))
@@ -83,7 +83,7 @@ def test_a_run_with_pictures_is_replayed_exactly_without_the_files(
     assert json.loads(capsys.readouterr().out)["equal"] is True
 
 
-def test_files_are_given_as_options_and_counted_in_the_budget(workspace: Workspace, model: ModelServer) -> None:
+def test_files_can_be_options_and_count_toward_the_budget(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Seen."))
     outside = workspace.folder.parent / "paper.pdf"
     outside.write_bytes(PDF)
@@ -102,7 +102,7 @@ def test_files_are_given_as_options_and_counted_in_the_budget(workspace: Workspa
     assert budget["payload"]["layers"]["attachments"] == 4000 + 85 + 4 * 170
 
 
-def test_a_large_picture_is_made_smaller_before_it_is_sent(workspace: Workspace, model: ModelServer) -> None:
+def test_a_large_picture_is_scaled_down_before_it_is_sent(workspace: Workspace, model: ModelServer) -> None:
     pytest.importorskip("PIL")
     model.follow(says("Seen."))
     (workspace.folder / "huge.png").write_bytes(build_png(3200, 100))
@@ -128,7 +128,7 @@ def test_a_pasted_path_of_a_picture_is_attached_and_other_paths_stay_text(
 
 
 @pytest.mark.parametrize("way", ["pipe", "file", "chat", "command"])
-def test_a_path_of_a_picture_in_words_that_no_user_typed_stays_text(
+def test_a_picture_path_in_text_not_typed_by_the_user_stays_text(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     model.follow(says("Seen."))
@@ -161,7 +161,7 @@ def test_a_path_of_a_picture_in_words_that_no_user_typed_stays_text(
         ("Look at @shot.png", ("--model", "deepseek-chat"), "takes text only"),
     ],
 )
-def test_what_cannot_be_attached_is_refused_before_the_run_starts(
+def test_an_unsupported_attachment_is_rejected_before_the_run_starts(
     workspace: Workspace, model: ModelServer, capsys: Capture, task: str, words: tuple[str, ...], sentence: str
 ) -> None:
     model.follow(says("Seen."))
@@ -196,7 +196,7 @@ def add_ruled_files(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("name", ["private/plan.md", "./drafts/../private/plan.md", "plain.md", '"private/plan.md"'])
 @pytest.mark.parametrize("way", ["typed", "pipe", "chat"])
-def test_a_mention_attaches_no_file_that_a_rule_keeps_from_the_model(
+def test_a_mention_does_not_attach_a_denied_file(
     workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, way: str, name: str
 ) -> None:
     model.follow(says("Seen."))
@@ -211,7 +211,7 @@ def test_a_mention_attaches_no_file_that_a_rule_keeps_from_the_model(
     assert model.received == []
 
 
-def test_a_mention_of_a_file_that_is_asked_about_counts_only_where_the_user_typed_it(
+def test_a_mention_of_a_file_that_needs_approval_must_be_typed_by_the_user(
     workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Seen."), says("Seen."))
@@ -228,7 +228,7 @@ def test_a_mention_of_a_file_that_is_asked_about_counts_only_where_the_user_type
     assert "do not tell" in read_text(model.received[1])
 
 
-def test_a_mention_follows_the_rules_of_the_agent_that_is_named(workspace: Workspace, model: ModelServer) -> None:
+def test_a_mention_follows_the_rules_of_the_selected_agent(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Seen."))
     workspace.write("private/plan.md", "do not tell")
     rule = "    - {tool: Read, when: {path: {startsWith: private/}}, allow: false}"
@@ -243,9 +243,7 @@ def test_a_mention_follows_the_rules_of_the_agent_that_is_named(workspace: Works
     assert len(model.received) == 1
 
 
-def test_a_mention_does_not_lead_out_of_the_workspace(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_mention_cannot_leave_the_workspace(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Seen."))
     secret = workspace.folder.parent / "secret.txt"
     secret.write_text("do not tell", encoding="utf-8")
@@ -257,7 +255,7 @@ def test_a_mention_does_not_lead_out_of_the_workspace(
     assert capsys.readouterr().err.count("is not a workspace file") == 3
 
 
-def test_a_picture_in_a_chat_is_seen_in_later_turns_too(
+def test_a_picture_in_a_chat_is_also_sent_in_later_turns(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Seen."), says("Again."))
@@ -274,7 +272,7 @@ def test_a_picture_in_a_chat_is_seen_in_later_turns_too(
     assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
 
 
-def test_of_many_pictures_in_a_chat_the_latest_are_seen_again_and_the_others_named(
+def test_a_chat_resends_its_latest_pictures_and_names_the_others(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Seen."))
@@ -291,7 +289,7 @@ def test_of_many_pictures_in_a_chat_the_latest_are_seen_again_and_the_others_nam
     assert "[p0.png: not shown again]" in read_text(model.received[-1])
 
 
-def test_a_picture_that_an_external_server_gives_reaches_the_model(workspace: Workspace, model: ModelServer) -> None:
+def test_a_picture_from_an_external_server_reaches_the_model(workspace: Workspace, model: ModelServer) -> None:
     pytest.importorskip("mcp")
     server = Path(__file__).with_name("picture_mcp_server.py")
     accept(workspace, art={"command": sys.executable, "args": [str(server)]})

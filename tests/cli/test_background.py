@@ -54,7 +54,7 @@ def statuses(workspace: Workspace, capsys: Capture) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_worker_starts_itself_serves_what_is_queued_and_leaves(
+def test_a_worker_starts_automatically_processes_the_queue_and_exits(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -68,7 +68,7 @@ def test_a_worker_starts_itself_serves_what_is_queued_and_leaves(
     wait_for(lambda: find_workers(workspace.folder) == [])
 
 
-def test_no_worker_starts_itself_where_the_settings_forbid_it(
+def test_no_worker_starts_automatically_if_the_settings_disable_it(
     workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")

@@ -36,7 +36,7 @@ def test_toolset_tool_is_called_by_its_short_name(greeting: Workspace, model: Mo
     assert greeting.agent("replay", "latest", "--execute") == 0
 
 
-def test_short_name_that_two_skills_have_is_refused_with_both_names(greeting: Workspace, model: ModelServer) -> None:
+def test_ambiguous_short_name_is_rejected_with_both_names(greeting: Workspace, model: ModelServer) -> None:
     folder = greeting.add_skill("other", "Greet too.")
     text = (
         (folder / "SKILL.md").read_text().replace("name: other", "name: other\ntoolsets: [toolsets.greeting:Greeting]")
@@ -95,7 +95,7 @@ def test_every_refusal_has_the_same_form(
     assert set(failure) == {"success", "error", "message"}
 
 
-def test_tool_that_an_agent_does_not_have_is_refused_in_the_same_form(workspace: Workspace, model: ModelServer) -> None:
+def test_tool_outside_the_agent_is_denied_in_the_same_form(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "reader", "tools: [Read]")
     model.follow(calls("Write", path="a.txt", content="x"), says("Done."))
 
@@ -104,7 +104,7 @@ def test_tool_that_an_agent_does_not_have_is_refused_in_the_same_form(workspace:
     assert json.loads(read_results(model)[0])["success"] is False
 
 
-def test_failure_in_words_keeps_its_mark_in_a_format_without_one(workspace: Workspace, model: ModelServer) -> None:
+def test_plain_text_failure_keeps_its_error_mark_in_every_format(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Read", path="nowhere.txt"), says("Done."))
 
     assert workspace.agent("run", "-q", "Greet") == 0
@@ -234,7 +234,7 @@ def call_hostile(model: ModelServer, workspace: Workspace, *, structured_output_
         (calls("hostile___count", text=5), "Invalid input for 'hostile___count'"),
     ],
 )
-def test_error_names_a_tool_of_a_server_as_the_model_must_write_it(
+def test_error_uses_the_tool_name_that_the_model_must_write(
     *, call: Reply, words: str, workspace: Workspace, model: ModelServer
 ) -> None:
     told = call_hostile(model, workspace, structured_output_mode="native_with_json_fallback", call=call)
@@ -243,7 +243,7 @@ def test_error_names_a_tool_of_a_server_as_the_model_must_write_it(
     assert "hostile/" not in told
 
 
-def test_error_in_json_mode_names_a_tool_of_a_server_by_its_own_name(workspace: Workspace, model: ModelServer) -> None:
+def test_error_in_json_mode_uses_the_original_tool_name_of_the_server(workspace: Workspace, model: ModelServer) -> None:
     wrong: dict[str, object] = {"type": "call_tool", "params": {"tool": "hostile/coun", "arguments": {}}}
     call = says(json.dumps({"planned_actions": [wrong]}))
 
@@ -252,7 +252,9 @@ def test_error_in_json_mode_names_a_tool_of_a_server_by_its_own_name(workspace: 
     assert "did you mean hostile/count" in told
 
 
-def test_tool_that_is_turned_off_is_named_as_the_model_must_write_it(workspace: Workspace, model: ModelServer) -> None:
+def test_error_for_a_disabled_tool_uses_the_name_that_the_model_must_write(
+    workspace: Workspace, model: ModelServer
+) -> None:
     workspace.write(".agent/tool-access.json", '{"tools": {"hostile/count": {"enabled": false}}}')
 
     told = call_hostile(model, workspace, structured_output_mode="native", call=calls("hostile___count"))
@@ -260,7 +262,9 @@ def test_tool_that_is_turned_off_is_named_as_the_model_must_write_it(workspace: 
     assert "Tool 'hostile___count' is turned off" in told
 
 
-def test_failure_of_a_toolset_tool_names_it_as_the_model_must_write_it(greeting: Workspace, model: ModelServer) -> None:
+def test_failure_of_a_toolset_tool_uses_the_name_that_the_model_must_write(
+    greeting: Workspace, model: ModelServer
+) -> None:
     model.follow(Reply(calls=(("hello-extended__greet_in_language", {"name": 5}),)), says("Done."))
 
     assert greeting.agent("run", "-q", "Greet") == 0

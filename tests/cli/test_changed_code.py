@@ -76,7 +76,7 @@ def record(workspace: Workspace, run_id: str) -> dict[str, dict[str, str]]:
     return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
 
 
-def test_the_tree_of_every_skill_is_on_record(workspace: Workspace, model: ModelServer, waiting: str) -> None:
+def test_the_file_tree_of_every_skill_is_recorded(workspace: Workspace, model: ModelServer, waiting: str) -> None:
     tree = digest_tree(workspace.folder / "skills" / "writer").tree
 
     assert record(workspace, waiting)["definitions"]["code:writer"] == tree
@@ -85,7 +85,7 @@ def test_the_tree_of_every_skill_is_on_record(workspace: Workspace, model: Model
     assert said(model) == "old"
 
 
-def test_a_script_that_changed_while_the_run_waited_is_not_run_unless_that_is_accepted(
+def test_a_script_that_changed_during_a_pause_runs_only_after_acceptance(
     workspace: Workspace, model: ModelServer, waiting: str, capsys: Capture
 ) -> None:
     change(workspace.folder / "skills" / "writer")
@@ -112,7 +112,7 @@ def test_a_script_that_changed_while_the_run_waited_is_not_run_unless_that_is_ac
     assert workspace.agent("replay", waiting, "--execute") == 0
 
 
-def test_an_added_file_counts_and_the_pinned_text_of_a_skill_does_not(
+def test_an_added_file_is_a_change_and_the_pinned_text_of_a_skill_is_not(
     workspace: Workspace, model: ModelServer, waiting: str
 ) -> None:
     folder = workspace.folder / "skills" / "writer"
@@ -141,7 +141,7 @@ def test_a_skill_in_a_folder_of_its_own_is_asked_about_too(
     assert said(model) == "new"
 
 
-def test_trusting_the_new_bytes_of_a_skill_in_the_home_folder_does_not_answer_for_the_run(
+def test_trusting_a_changed_home_skill_does_not_accept_it_for_the_run(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.configure(model=use_model(model), runtime=QUICK)
@@ -161,7 +161,7 @@ def test_trusting_the_new_bytes_of_a_skill_in_the_home_folder_does_not_answer_fo
     assert said(model) == "new"
 
 
-def test_a_worker_pauses_a_run_whose_code_changed_and_does_not_take_it_again(
+def test_a_worker_pauses_a_run_with_changed_code_and_does_not_claim_it_again(
     workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
@@ -181,7 +181,9 @@ def test_a_worker_pauses_a_run_whose_code_changed_and_does_not_take_it_again(
     assert said(model) == "new"
 
 
-def test_a_user_at_a_terminal_is_asked(workspace: Workspace, model: ModelServer, waiting: str) -> None:
+def test_a_user_at_a_terminal_is_asked_about_changed_code(
+    workspace: Workspace, model: ModelServer, waiting: str
+) -> None:
     change(workspace.folder / "skills" / "writer")
     with agent_terminal(workspace.folder, "resume", waiting, "--input", "answer=x") as terminal:
         terminal.wait_for("Continue with the new files? ")
@@ -197,7 +199,7 @@ def test_a_user_at_a_terminal_is_asked(workspace: Workspace, model: ModelServer,
     assert answer_read(model) == ["x"]
 
 
-def test_what_is_accepted_for_a_task_counts_for_the_step_that_waits(
+def test_acceptance_for_a_task_covers_its_waiting_step(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.add_skill("writer", "Write a line.", write=OLD)
@@ -236,7 +238,7 @@ def test_accepting_the_change_before_the_answer_leaves_the_question_open(
     assert workspace.agent("replay", waiting, "--execute") == 0
 
 
-def test_a_run_that_an_earlier_version_paused_for_changed_files_asks_its_question_again(
+def test_a_run_paused_by_an_earlier_version_for_changed_files_asks_again(
     workspace: Workspace, model: ModelServer, waiting: str, capsys: Capture
 ) -> None:
     reason = "The files of skill 'writer' changed since the run began"

@@ -39,7 +39,9 @@ def messages(model: ModelServer) -> list[dict[str, Any]]:
     return [{**message, "content": str(message["content"]).partition("\n\n# Environment")[0]} for message in said]
 
 
-def test_each_line_is_a_turn_that_knows_the_ones_before(say: Say, workspace: Workspace, model: ModelServer) -> None:
+def test_each_line_is_a_turn_with_the_earlier_ones_in_context(
+    say: Say, workspace: Workspace, model: ModelServer
+) -> None:
     model.follow(says("Hello Ada."), says("You are Ada."))
 
     code, out, err = say("I am Ada\nfirst \\\nand second\n")
@@ -66,7 +68,7 @@ def test_a_conversation_is_continued_by_name_or_as_the_last_one(say: Say, model:
     assert (first["context_id"], first["turns"], first["last_message"]) == ("plans", 3, "third")
 
 
-def test_there_is_nothing_to_continue_in_a_new_workspace(say: Say) -> None:
+def test_a_new_workspace_has_no_conversation_to_continue(say: Say) -> None:
     assert say("", "--continue") == (
         2,
         "",
@@ -75,7 +77,7 @@ def test_there_is_nothing_to_continue_in_a_new_workspace(say: Say) -> None:
     assert say("", "--continue", "--context", "x")[0] == 2
 
 
-def test_json_gives_one_object_per_turn(say: Say, model: ModelServer) -> None:
+def test_json_prints_one_object_per_turn(say: Say, model: ModelServer) -> None:
     model.follow(says("One."), says("Two."))
 
     _, out, _ = say("a\nb\n", "--json", "--context", "j")
@@ -102,7 +104,7 @@ def test_a_turn_that_fails_is_reported_and_the_next_one_works(
     assert say("a\n")[0] == 8
 
 
-def test_commands_show_skills_models_facts_and_help(say: Say, workspace: Workspace, model: ModelServer) -> None:
+def test_chat_commands_show_skills_models_facts_and_help(say: Say, workspace: Workspace, model: ModelServer) -> None:
     folder = workspace.folder / ".agent/agents/keeper"
     folder.mkdir(parents=True)
     (folder / "AGENT.md").write_text("---\nname: Keeper\nmodel: m\nallowed_models: [big]\n---\nBe brief.\n")
@@ -125,14 +127,14 @@ def test_commands_show_skills_models_facts_and_help(say: Say, workspace: Workspa
     assert all(f"/{name}" in out for name in ("skills", "model", "approve", "undo", "export", "help", "facts", "quit"))
 
 
-def test_the_offline_backbone_offers_no_model_that_does_not_answer(say: Say) -> None:
+def test_the_offline_backbone_lists_only_available_models(say: Say) -> None:
     _, out, err = say("/model\n/model big\n", "--provider", "offline")
 
     assert out == "* offline\n"
     assert "error: The offline backbone has no models to choose from" in err
 
 
-def test_undo_and_export(say: Say, workspace: Workspace, model: ModelServer) -> None:
+def test_a_turn_can_be_undone_and_a_chat_exported(say: Say, workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("One."), says("Two."), says("Three."))
 
     _, _, err = say("first\nsecond\n/undo\nthird\n/export talk.md\n/export talk.md\n", "--context", "c")
@@ -147,7 +149,7 @@ def test_undo_and_export(say: Say, workspace: Workspace, model: ModelServer) -> 
     assert len(workspace.run_ids()) == 3
 
 
-def test_steps_of_earlier_turns_are_told_with_their_ends(say: Say, model: ModelServer) -> None:
+def test_steps_of_earlier_turns_are_sent_with_their_outcomes(say: Say, model: ModelServer) -> None:
     greet = calls("script_run", skill_name="greeter", script_name="greet")
     model.follow(greet, says("Greeted."), says("I did."))
 
@@ -161,7 +163,7 @@ def test_steps_of_earlier_turns_are_told_with_their_ends(say: Say, model: ModelS
     assert "succeeded" in told
 
 
-def test_a_turn_that_waits_for_approval_is_decided_elsewhere_and_continues_with_continue(
+def test_continue_resumes_a_turn_whose_approval_was_decided_elsewhere(
     say: Say,
     workspace: Workspace,
     model: ModelServer,
@@ -179,7 +181,7 @@ def test_a_turn_that_waits_for_approval_is_decided_elsewhere_and_continues_with_
     assert (workspace.folder / "a.txt").read_text() == "x"
 
 
-def test_a_turn_killed_while_the_model_thinks_continues_when_the_chat_is_opened_again(
+def test_a_turn_killed_during_a_model_call_continues_in_the_reopened_chat(
     say: Say,
     workspace: Workspace,
     model: ModelServer,
@@ -210,7 +212,7 @@ def test_a_turn_killed_while_the_model_thinks_continues_when_the_chat_is_opened_
     assert spoken[1:] == ["Here.", "again"]
 
 
-def test_a_line_of_a_pipe_runs_no_command(say: Say, workspace: Workspace, model: ModelServer) -> None:
+def test_a_line_from_a_pipe_runs_no_command(say: Say, workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("I read that."))
 
     code, out, _ = say("!touch made\n")

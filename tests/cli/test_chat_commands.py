@@ -22,7 +22,7 @@ def chat(workspace: Workspace, model: ModelServer) -> Iterator[Terminal]:
         assert terminal.wait_for_end() == 0
 
 
-def test_init_writes_instructions_by_the_model(chat: Terminal, workspace: Workspace, model: ModelServer) -> None:
+def test_init_lets_the_model_write_instructions(chat: Terminal, workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="AGENTS.md", content="# Notes\n\nRun `make`.\n"), says("Wrote it."))
 
     chat.type("/init" + ENTER)
@@ -67,7 +67,7 @@ def test_diff_shows_changed_deleted_and_new_files_of_a_repository(chat: Terminal
     chat.wait_for("1 +two")
 
 
-def test_diff_outside_of_a_repository_shows_the_changes_of_the_conversation(chat: Terminal, model: ModelServer) -> None:
+def test_diff_outside_a_repository_shows_the_changes_of_the_conversation(chat: Terminal, model: ModelServer) -> None:
     chat.type("/diff" + ENTER)
     chat.wait_for("No changes")
     model.follow(calls("Write", path="a.txt", content="one\n"), says("Done."))
@@ -77,7 +77,7 @@ def test_diff_outside_of_a_repository_shows_the_changes_of_the_conversation(chat
     chat.wait_for("a.txt\r\n    1 +one")
 
 
-def test_copy_hands_the_last_answer_to_the_terminal(chat: Terminal, model: ModelServer) -> None:
+def test_copy_sends_the_last_answer_to_the_clipboard_of_the_terminal(chat: Terminal, model: ModelServer) -> None:
     model.follow(says("The **answer**."))
     chat.type("/copy" + ENTER)
     chat.wait_for("No answer to copy yet")
@@ -89,7 +89,7 @@ def test_copy_hands_the_last_answer_to_the_terminal(chat: Terminal, model: Model
     assert b"\x1b]52;c;" + base64.b64encode(b"The **answer**.") + b"\x07" in chat.raw
 
 
-def test_status_and_config_show_what_is_in_force(chat: Terminal, workspace: Workspace) -> None:
+def test_status_and_config_show_the_active_settings(chat: Terminal, workspace: Workspace) -> None:
     chat.type("/status" + ENTER)
     chat.wait_for("workspace")
     chat.wait_for("permissive")

@@ -48,9 +48,7 @@ def test_no_control_sequence_of_the_model_or_a_tool_reaches_the_terminal(
     assert find_forbidden(raw) == []
 
 
-def test_no_control_sequence_of_a_call_reaches_the_terminal_at_the_approval(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_no_control_sequence_of_a_call_reaches_the_approval_prompt(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
     text = " ".join(ATTACKS)
     model.follow(calls("Write", path="a.txt", content=text), says("The last line."))
@@ -64,7 +62,7 @@ def test_no_control_sequence_of_a_call_reaches_the_terminal_at_the_approval(
     assert find_forbidden(raw) == []
 
 
-def test_a_question_about_a_command_shows_what_terminal_sequences_would_hide(
+def test_an_approval_shows_text_hidden_by_terminal_sequences(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})

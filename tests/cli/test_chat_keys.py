@@ -29,7 +29,7 @@ def remember_messages(workspace: Workspace, *messages: str) -> None:
 
 
 @pytest.mark.parametrize("key", [CTRL_C, CTRL_G, CTRL_D])
-def test_a_key_that_cancels_leaves_the_reverse_search(key: str, workspace: Workspace, model: ModelServer) -> None:
+def test_a_cancel_key_leaves_the_reverse_search(key: str, workspace: Workspace, model: ModelServer) -> None:
     remember_messages(workspace, "find the needle")
     model.follow(says("Answered."))
     with open_chat(workspace) as terminal:
@@ -45,7 +45,7 @@ def test_a_key_that_cancels_leaves_the_reverse_search(key: str, workspace: Works
 
 
 @pytest.mark.parametrize("key", [ENTER, ESCAPE])
-def test_a_key_that_accepts_puts_the_found_message_into_the_prompt(
+def test_an_accept_key_inserts_the_found_message_into_the_prompt(
     key: str, workspace: Workspace, model: ModelServer
 ) -> None:
     remember_messages(workspace, "find the needle", "something else")
@@ -86,7 +86,7 @@ def make_guarded(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
 
 
-def test_one_key_answers_an_approval_and_only_an_exact_one_grants_it(workspace: Workspace, model: ModelServer) -> None:
+def test_one_key_answers_an_approval_and_only_the_exact_key_approves(workspace: Workspace, model: ModelServer) -> None:
     make_guarded(workspace, model)
     write = [calls("Write", path=f"{name}.txt", content="x\n") for name in "abc"]
     model.follow(write[0], says("One."), write[1], says("Two."), write[2], says("Three."))
@@ -141,7 +141,7 @@ def test_a_half_typed_message_does_not_answer_an_approval(workspace: Workspace, 
     assert said(model)[-1] == "try it"
 
 
-def test_the_prompt_names_the_call_that_it_decides_and_its_card_is_shown_last(
+def test_the_prompt_names_its_call_and_the_card_of_that_call_is_shown_last(
     workspace: Workspace, model: ModelServer
 ) -> None:
     make_guarded(workspace, model)
@@ -205,7 +205,7 @@ def test_a_long_pasted_text_is_folded_in_the_prompt_and_sent_in_full(workspace: 
     assert "+line 299 please" in (workspace.folder / "runs/chat_history").read_text(encoding="utf-8")
 
 
-def test_a_path_chosen_with_tab_is_sent_with_one_enter(workspace: Workspace, model: ModelServer) -> None:
+def test_a_path_completed_with_tab_is_sent_with_one_enter(workspace: Workspace, model: ModelServer) -> None:
     workspace.write("notes/first.md", "one\n")
     workspace.write("notes/second.md", "two\n")
     model.follow(says("Read."))

@@ -42,7 +42,7 @@ def test_accept_edits_writes_without_asking_and_asks_before_a_command(workspace:
     assert list_decisions(workspace) == [("approved", "Permission mode: accept edits"), ("approved", "")]
 
 
-def test_auto_does_not_answer_for_a_rule_that_asks(workspace: Workspace, model: ModelServer) -> None:
+def test_auto_mode_does_not_approve_calls_with_an_ask_rule(workspace: Workspace, model: ModelServer) -> None:
     make_guarded(workspace, model)
     workspace.write(".agent/policy.yaml", RULE)
     model.follow(calls("Write", path="a.txt", content="x\n"), calls("Bash", command="touch made"), says("Done."))
@@ -88,7 +88,7 @@ def test_plan_mode_changes_nothing_and_ends_with_a_plan_to_approve(workspace: Wo
     assert "Plan mode: only reading" in str(model.received[1]["messages"][-1])
 
 
-def test_a_strict_host_leaves_no_mode_that_skips_questions(workspace: Workspace, model: ModelServer) -> None:
+def test_a_strict_host_offers_no_mode_that_skips_approvals(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "strict"})
     with chat_terminal(workspace.folder) as terminal:
         terminal.wait_for("strict · ask")
@@ -100,9 +100,7 @@ def test_a_strict_host_leaves_no_mode_that_skips_questions(workspace: Workspace,
         assert terminal.wait_for_end() == 0
 
 
-def test_plan_mode_denies_changes_that_a_rule_allows_and_lets_commands_look(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_plan_mode_denies_allowed_changes_and_runs_read_only_commands(workspace: Workspace, model: ModelServer) -> None:
     make_guarded(workspace, model)
     rules = "{tool: Write, allow: true}, {tool: Bash, allow: true, when: {command: {in: [touch made, ls]}}}"
     workspace.write(".agent/policy.yaml", f"tool_approvals:\n  rules: [{rules}]\n")
@@ -131,7 +129,7 @@ def test_plan_mode_denies_changes_that_a_rule_allows_and_lets_commands_look(
 
 
 @pytest.mark.parametrize("mode", ["accept edits", "auto"])
-def test_no_mode_writes_files_that_run_by_themselves_also_not_through_a_link(
+def test_no_mode_writes_auto_executed_files_even_through_a_link(
     workspace: Workspace, model: ModelServer, mode: str
 ) -> None:
     make_guarded(workspace, model)
@@ -159,7 +157,7 @@ def test_no_mode_writes_files_that_run_by_themselves_also_not_through_a_link(
     assert (workspace.folder / "conftest.py").read_text() == ""
 
 
-def test_always_in_a_conversation_does_not_reach_a_link_to_a_file_that_runs_by_itself(
+def test_always_in_a_conversation_excludes_links_to_auto_executed_files(
     workspace: Workspace, model: ModelServer
 ) -> None:
     make_guarded(workspace, model)

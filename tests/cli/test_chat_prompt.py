@@ -39,7 +39,7 @@ def test_a_message_typed_while_a_turn_runs_is_sent_after_it(workspace: Workspace
     assert said(model) == ["one", "First answer.", "two"]
 
 
-def test_an_interrupted_reply_is_kept_and_what_was_queued_comes_back_to_the_prompt(
+def test_an_interrupted_reply_is_kept_and_queued_text_returns_to_the_prompt(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Once upon a time"), says("Fine."))
@@ -67,7 +67,7 @@ def test_an_interrupted_reply_is_kept_and_what_was_queued_comes_back_to_the_prom
     assert kept in (workspace.folder / "talk.md").read_text(encoding="utf-8")
 
 
-def test_a_typed_command_runs_through_the_rules_and_later_turns_know_what_it_said(
+def test_a_typed_command_follows_the_rules_and_later_turns_see_its_output(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
@@ -96,7 +96,7 @@ def test_a_typed_command_runs_through_the_rules_and_later_turns_know_what_it_sai
     assert [(each["decision"], each["reason"]) for each in decided] == [("approved", "Typed by the person")]
 
 
-def test_a_path_and_an_own_command_are_completed_and_ctrl_g_opens_the_editor(
+def test_paths_and_custom_commands_are_completed_and_ctrl_g_opens_the_editor(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     workspace.write("notes/first.md", "one\n")
@@ -125,7 +125,7 @@ def test_a_path_and_an_own_command_are_completed_and_ctrl_g_opens_the_editor(
     assert said(model)[-1] == "Typed and more"
 
 
-def test_always_lasts_for_the_conversation_and_can_be_saved_as_a_rule_that_is_shown_first(
+def test_always_covers_the_conversation_and_can_be_saved_as_a_rule_after_a_preview(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
@@ -169,7 +169,7 @@ def test_always_lasts_for_the_conversation_and_can_be_saved_as_a_rule_that_is_sh
     assert workspace.agent("policy", "test") == 0
 
 
-def test_a_continued_conversation_shows_its_end_and_undo_asks_for_talk_or_files(
+def test_a_continued_conversation_shows_its_end_and_undo_offers_messages_or_files(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="x\n"), says("I wrote it."), says("Again."))

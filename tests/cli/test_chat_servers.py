@@ -20,7 +20,7 @@ def list_servers(workspace: Workspace) -> list[int]:
     return [int(line) for line in (workspace.folder / "starts.txt").read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_server_is_started_by_the_first_turn_that_needs_it_and_serves_the_next_ones(
+def test_a_server_starts_in_the_first_turn_that_needs_it_and_is_reused(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -62,7 +62,7 @@ def test_a_chat_that_is_killed_at_its_prompt_leaves_no_server(
     assert is_gone(server)
 
 
-def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_again(
+def test_ctrl_c_in_a_call_stops_the_server_and_the_next_call_restarts_it(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -88,7 +88,7 @@ def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_
     assert all(is_gone(server) for server in list_servers(workspace))
 
 
-def test_ctrl_c_while_a_server_starts_ends_the_server_and_not_the_chat(
+def test_ctrl_c_during_a_server_start_stops_the_server_and_not_the_chat(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -108,9 +108,7 @@ def test_ctrl_c_while_a_server_starts_ends_the_server_and_not_the_chat(
         assert terminal.wait_for_end() == 0
 
 
-def test_a_definition_that_changes_in_the_middle_of_a_chat_takes_the_old_server_away(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_definition_that_changes_during_a_chat_stops_the_old_server(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(calls("bad___count"), says("One."), says("Gone."))
     with chat_terminal(workspace.folder, *ASKS_NOTHING) as terminal:

@@ -14,7 +14,7 @@ PROMPT = "you>"
 IDLE_SECONDS = 2.0
 
 
-def test_ctrl_c_brings_the_prompt_back_while_a_model_hangs(workspace: Workspace, model: ModelServer) -> None:
+def test_ctrl_c_returns_to_the_prompt_while_a_model_hangs(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Late."))
     model.silent.set()
     with chat_terminal(workspace.folder) as terminal:
@@ -29,7 +29,7 @@ def test_ctrl_c_brings_the_prompt_back_while_a_model_hangs(workspace: Workspace,
         assert terminal.wait_for_end() == 0
 
 
-def test_ctrl_c_ends_a_command_that_ignores_it(workspace: Workspace, model: ModelServer) -> None:
+def test_ctrl_c_kills_a_command_that_ignores_it(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Bash", command="trap '' TERM INT; touch begun; sleep 3600 & wait; sleep 3600"), says("Late."))
     with chat_terminal(workspace.folder, "--profile", "permissive") as terminal:
         terminal.wait_for(PROMPT)
@@ -46,7 +46,7 @@ def test_ctrl_c_ends_a_command_that_ignores_it(workspace: Workspace, model: Mode
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the time of a process is read from /proc")
-def test_a_chat_that_waits_uses_no_processor_time(workspace: Workspace, model: ModelServer) -> None:
+def test_an_idle_chat_uses_no_processor_time(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Here I am."))
     with chat_terminal(workspace.folder) as terminal:
         terminal.wait_for(PROMPT)

@@ -30,7 +30,7 @@ def leave(terminal: Terminal) -> None:
     assert terminal.wait_for_end() == 0
 
 
-def test_a_message_sent_during_a_turn_is_in_its_next_request(workspace: Workspace, model: ModelServer) -> None:
+def test_a_message_sent_during_a_turn_is_added_to_its_next_request(workspace: Workspace, model: ModelServer) -> None:
     gate = open_gate(workspace.folder)
     workspace.write("wait.sh", "echo waiting here\nhead -c1 gate >gate.seen\n")
     model.follow(calls("Bash", command="sh wait.sh"), calls("Glob", pattern="*.sh"), says("In blue, then."))
@@ -55,7 +55,7 @@ def test_a_message_sent_during_a_turn_is_in_its_next_request(workspace: Workspac
     assert workspace.agent("replay", run_id, "--execute") == 0
 
 
-def test_a_message_waits_for_the_end_of_the_turn_if_settings_say_so(workspace: Workspace, model: ModelServer) -> None:
+def test_the_settings_can_hold_a_message_until_the_end_of_the_turn(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), chat={"while_working": "queue"}, runtime={"profile": "permissive"})
     gate = open_gate(workspace.folder)
     workspace.write("wait.sh", "echo waiting here\nhead -c1 gate >gate.seen\n")
@@ -75,7 +75,7 @@ def test_a_message_waits_for_the_end_of_the_turn_if_settings_say_so(workspace: W
     assert len(workspace.run_ids()) == 2
 
 
-def test_a_queued_message_survives_a_kill_and_steers_the_continued_turn(
+def test_a_queued_message_survives_a_kill_and_reaches_the_continued_turn(
     workspace: Workspace, model: ModelServer
 ) -> None:
     gate = open_gate(workspace.folder)

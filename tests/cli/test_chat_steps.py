@@ -20,7 +20,7 @@ def list_changes(shown: str) -> list[str]:
     return [line.strip() for line in shown.splitlines() if re.match(r"\s+\d+ [-+ ]", line)]
 
 
-def test_the_change_below_a_step_is_the_one_that_was_approved(workspace: Workspace, model: ModelServer) -> None:
+def test_the_diff_below_a_step_is_the_approved_one(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
     workspace.write("long.txt", "".join(f"line {number}\n" for number in range(1, 61)))
     workspace.write("old.txt", "one\ntwo\n")
@@ -46,7 +46,7 @@ def test_the_change_below_a_step_is_the_one_that_was_approved(workspace: Workspa
         assert terminal.wait_for_end() == 0
 
 
-def test_a_refused_edit_and_a_write_of_the_same_text_show_no_change(workspace: Workspace, model: ModelServer) -> None:
+def test_a_denied_edit_and_an_unchanged_write_show_no_diff(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
     workspace.write("a.txt", "one\n")
     model.follow(
@@ -82,7 +82,7 @@ def test_ctrl_o_shows_the_whole_output_of_a_step(workspace: Workspace, model: Mo
         assert terminal.wait_for_end() == 0
 
 
-def test_the_output_of_a_typed_command_is_shown_as_it_is(workspace: Workspace, model: ModelServer) -> None:
+def test_the_output_of_a_typed_command_is_shown_verbatim(workspace: Workspace, model: ModelServer) -> None:
     with open_chat(workspace) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("!printf '# he%s\\n* st%s\\n' ad ar" + ENTER)
@@ -119,7 +119,7 @@ def make_plan(*states: str) -> Reply:
     return calls("plan", steps=steps)
 
 
-def test_the_plan_is_a_checklist_that_stays_once(workspace: Workspace, model: ModelServer) -> None:
+def test_the_plan_is_one_checklist_updated_in_place(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model))
     model.follow(
         make_plan("in_progress", "pending", "pending"),

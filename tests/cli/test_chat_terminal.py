@@ -39,7 +39,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_program(workspace: Workspace, model: 
     assert "[Stopped before an answer]" in str(model.received[-1]["messages"])
 
 
-def test_text_that_is_still_coming_is_shown_and_ctrl_c_ends_it(workspace: Workspace, model: ModelServer) -> None:
+def test_partial_text_is_shown_and_ctrl_c_stops_it(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("The first half\n" + "and so on, and so on\n" * 100))
     model.halting.set()
     with chat_terminal(workspace.folder) as terminal:
@@ -59,7 +59,7 @@ def test_text_that_is_still_coming_is_shown_and_ctrl_c_ends_it(workspace: Worksp
         assert terminal.wait_for_end() == 0
 
 
-def test_a_message_may_have_many_lines_and_history_brings_it_back(workspace: Workspace, model: ModelServer) -> None:
+def test_a_message_may_have_many_lines_and_is_in_the_history(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Read."))
     with chat_terminal(workspace.folder) as terminal:
         terminal.wait_for(PROMPT)
@@ -99,7 +99,7 @@ def test_tab_completes_commands_and_skills(workspace: Workspace, model: ModelSer
         assert terminal.wait_for_end() == 0
 
 
-def test_an_approval_is_asked_in_place_and_a_stopped_one_is_decided_later(
+def test_an_approval_is_asked_inline_and_an_interrupted_one_is_decided_later(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={"profile": "guarded"})

@@ -56,7 +56,7 @@ def write_skill(folder: Path, *, extra: str = "", files: dict[str, str] | None =
     return folder
 
 
-def test_active_and_inactive_skills_have_a_line_each_and_a_hint_says_how_to_enable(
+def test_each_skill_has_a_line_and_a_hint_explains_how_to_enable_skills(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "Kalshi_Markets")
@@ -74,7 +74,7 @@ def test_active_and_inactive_skills_have_a_line_each_and_a_hint_says_how_to_enab
     assert "To enable: export AGENT_SKILLS=Kalshi_Markets,content-summarizer\n" in seen.err
 
 
-def test_both_ways_to_call_it_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_and_option_print_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "--json"]) == 0
     by_command = capsys.readouterr().out
 
@@ -83,7 +83,7 @@ def test_both_ways_to_call_it_are_the_same(capsys: pytest.CaptureFixture[str]) -
     assert run(["--check", "doctor"]) == 2
 
 
-def test_workspace_skill_is_active_without_being_named(rows: Callable[..., dict[str, Any]]) -> None:
+def test_workspace_skill_is_active_by_default(rows: Callable[..., dict[str, Any]]) -> None:
     write_skill(Path(".agent/skills/notes"), files={"scripts/a.py": "", "scripts/b.py": ""})
     write_skill(Path("skills/letters"))
     write_skill(Path("other/songs"))
@@ -96,7 +96,7 @@ def test_workspace_skill_is_active_without_being_named(rows: Callable[..., dict[
     assert rows("--skills-dir", "other")["songs"]["state"] == "active"
 
 
-def test_skill_that_cannot_be_loaded_has_its_reason_and_the_exit_code_is_reported(
+def test_skill_that_fails_to_load_is_listed_with_its_reason_and_sets_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     broken = Path(".agent/skills/broken-skill")
@@ -112,7 +112,7 @@ def test_skill_that_cannot_be_loaded_has_its_reason_and_the_exit_code_is_reporte
     assert "  ✗ lost (active) - Load failed: The folder 'scripts' is missing\n" in out
 
 
-def test_toolset_is_imported_for_real_and_its_failure_is_the_reason(
+def test_toolset_is_imported_and_its_error_is_the_reason(
     rows: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_skill(
@@ -136,7 +136,7 @@ def test_tools_of_an_active_toolset_are_listed_by_their_full_names(
     assert "hello-extended.list_languages" in rows()["hello-extended"]["tools"]
 
 
-def test_name_that_no_one_has_fails_with_the_nearest_one(
+def test_unknown_name_fails_with_the_closest_match(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "kalshi-market")
@@ -149,7 +149,7 @@ def test_name_that_no_one_has_fails_with_the_nearest_one(
     assert "AGENT_SKILLS=kalshi-market," not in seen.err
 
 
-def test_settings_file_enables_skills_and_the_environment_wins_over_it(
+def test_settings_file_enables_skills_and_the_environment_overrides_it(
     rows: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("agent.yaml").write_text("skills:\n  enabled: [hello-extended]\n  dir: ./mine\n")
@@ -174,7 +174,7 @@ def test_skill_of_the_home_folder_is_opt_in_and_needs_trust(
     assert rows()["letters"]["active"]
 
 
-def test_all_commands_agree_on_who_wins(home: Path, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_commands_agree_on_precedence(home: Path, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """One name in every place; the winner is taken away until only the bundled one is above the user's."""
     monkeypatch.setenv("AGENT_SKILLS", "hello-extended")
     places = ["skills", ".agent/skills", ".nanobot/skills", ".agents/skills", ".claude/skills"]
@@ -209,7 +209,7 @@ def test_installed_skill_stays_a_package_when_the_home_folder_is_the_workspace(
 
 
 @pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"TERM": "dumb"}])
-def test_plain_marks_where_the_terminal_cannot_show_others(variables: dict[str, str]) -> None:
+def test_plain_marks_are_used_if_the_terminal_supports_no_others(variables: dict[str, str]) -> None:
     write_skill(Path(".agent/skills/заметки"))
 
     # The real program: Python reads the encoding of its streams when it starts.
@@ -220,7 +220,7 @@ def test_plain_marks_where_the_terminal_cannot_show_others(variables: dict[str, 
     assert b"[ok] " in done.stdout
 
 
-def test_folder_that_cannot_be_looked_into_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_folder_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     loop = Path(".agent/skills/a/b")
     loop.mkdir(parents=True)
     (loop / "again").symlink_to(Path(".agent/skills").resolve())
@@ -230,7 +230,7 @@ def test_folder_that_cannot_be_looked_into_is_reported(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "> /dev/full"])
-def test_stream_that_takes_nothing_is_no_crash(closed: str) -> None:
+def test_closed_output_stream_causes_no_crash(closed: str) -> None:
     done = subprocess.run(["bash", "-c", f"'{AGENT}' skill list --all {closed}"], capture_output=True, check=False)
 
     assert done.returncode == (1 if "full" in closed else 0)
@@ -247,7 +247,7 @@ def test_error_on_a_full_device_keeps_its_exit_code() -> None:
     assert done.returncode == 2
 
 
-def test_reader_that_leaves_early_is_no_error() -> None:
+def test_broken_pipe_is_not_an_error() -> None:
     done = subprocess.run(
         f"set -o pipefail; '{AGENT}' check | true; exit ${{PIPESTATUS[0]}}",
         shell=True,

@@ -22,7 +22,7 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_run_in_ci_is_grouped_by_turn_and_summed_up(
+def test_run_in_ci_is_grouped_by_turn_and_summarized(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     page = tmp_path / "page.md"
@@ -47,7 +47,7 @@ def test_run_in_ci_is_grouped_by_turn_and_summed_up(
     assert page.read_text().strip() == summary.strip()
 
 
-def test_failed_run_has_a_failed_test_case_and_says_how_to_continue(
+def test_failed_run_has_a_failed_test_case_and_a_resume_hint(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Glob", pattern="*.a"), calls("Glob", pattern="*.b"), says("Done"))
@@ -78,7 +78,7 @@ def test_steps_of_a_task_are_test_cases(workspace: Workspace, model: ModelServer
     capsys.readouterr()
 
 
-def test_paused_run_is_no_failed_test(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_paused_run_is_not_a_failed_test(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("Glob", pattern="*.a"), says("Done"))
 
     assert workspace.agent("run", "--ci", "Look", "--max-turns", "1", "--on-limit", "park") == 7

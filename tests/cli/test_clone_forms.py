@@ -72,7 +72,7 @@ def show_state(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("form", FOREIGN)
-def test_files_of_another_user_do_not_speak_for_the_user(
+def test_files_of_another_user_are_not_trusted(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     run_script(place, FOREIGN[form])
@@ -81,7 +81,7 @@ def test_files_of_another_user_do_not_speak_for_the_user(
 
 
 @pytest.mark.parametrize("form", OWN)
-def test_files_that_were_made_here_need_no_word(
+def test_files_created_by_the_user_are_trusted(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     run_script(place, OWN[form])
@@ -89,7 +89,7 @@ def test_files_that_were_made_here_need_no_word(
     assert show_state(place, monkeypatch, capsys) == "own"
 
 
-def test_fetch_from_ones_own_remote_asks_only_when_it_changes_what_speaks_to_an_agent(
+def test_fetch_from_the_users_own_remote_asks_only_if_agent_files_change(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_script(place, OWN["pushed to a remote"])

@@ -30,7 +30,7 @@ def put_home_hook(home: Path, file: Path) -> None:
         ("agent.yaml", "hooks: {import: claude}\n"),
     ],
 )
-def test_clone_does_not_turn_on_the_hooks_of_the_home_folder(
+def test_clone_does_not_enable_the_hooks_of_the_home_folder(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str
 ) -> None:
     mark = tmp_path / "mark"
@@ -47,7 +47,7 @@ def test_clone_does_not_turn_on_the_hooks_of_the_home_folder(
     assert mark.read_text() == "folder\n"
 
 
-def test_import_in_the_own_settings_of_the_user_runs_the_hooks_of_the_home_folder_in_a_clone(
+def test_import_in_user_settings_runs_home_hooks_in_a_clone(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
@@ -63,9 +63,7 @@ def test_import_in_the_own_settings_of_the_user_runs_the_hooks_of_the_home_folde
     assert mark.read_text() == "home\n"
 
 
-def test_import_in_a_folder_that_the_user_made_runs_the_hooks_of_the_home_folder(
-    clone: Workspace, model: ModelServer, tmp_path: Path
-) -> None:
+def test_import_in_a_folder_of_the_user_runs_home_hooks(clone: Workspace, model: ModelServer, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     put_home_hook(tmp_path / "home", mark)
     clone.write(".agent/hooks.yaml", "import: claude\n")
@@ -76,7 +74,7 @@ def test_import_in_a_folder_that_the_user_made_runs_the_hooks_of_the_home_folder
     assert mark.read_text() == "home\n"
 
 
-def test_script_of_a_hook_in_the_settings_of_a_clone_is_trusted_by_its_bytes(
+def test_trust_in_a_hook_script_of_a_clone_covers_its_exact_bytes(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     mark = tmp_path / "mark"

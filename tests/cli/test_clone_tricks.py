@@ -21,7 +21,7 @@ def show_state(cloned: Workspace, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("marker", [".hg/requires", ".hg/hgrc", "sub/.hg/requires"])
-def test_marks_of_another_version_control_do_not_make_a_clone_ones_own(
+def test_marker_files_of_another_vcs_do_not_make_a_clone_trusted(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], marker: str
 ) -> None:
     cloned = fill(clone, {"agent.yaml": "{}", marker: "", "sub/agent.yaml": "{}"}, monkeypatch)
@@ -30,7 +30,7 @@ def test_marks_of_another_version_control_do_not_make_a_clone_ones_own(
     assert show_state(cloned, capsys) == "not trusted"
 
 
-def test_folder_of_skills_that_is_a_link_out_of_the_workspace_runs_no_code(
+def test_skills_folder_that_links_outside_the_workspace_runs_no_code(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
@@ -56,7 +56,7 @@ def test_folder_of_skills_that_is_a_link_out_of_the_workspace_runs_no_code(
 
 
 @pytest.mark.parametrize("change", ["emptied", "removed"])
-def test_settings_that_a_pull_undoes_leave_the_folder_as_one_that_is_not_trusted(
+def test_settings_reverted_by_a_pull_leave_the_folder_untrusted(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
     cloned = fill(clone, {"agent.yaml": STRICT, ".agent/policy.yaml": "rules: []"}, monkeypatch)
@@ -74,7 +74,7 @@ def test_settings_that_a_pull_undoes_leave_the_folder_as_one_that_is_not_trusted
 
 
 @pytest.mark.parametrize("name", ["commands/go.md", "evals/poet.yaml", "agents/a.md"])
-def test_one_file_of_an_unpacked_archive_is_enough_for_a_question(
+def test_one_file_of_an_unpacked_archive_requires_trust(
     clone: Workspace, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     (clone.folder / "agent.yaml").unlink()
@@ -85,7 +85,7 @@ def test_one_file_of_an_unpacked_archive_is_enough_for_a_question(
     assert show_state(clone, capsys) == "not trusted"
 
 
-def test_a_command_that_a_pull_brings_into_ones_own_folder_is_not_ones_own(
+def test_a_command_pulled_into_the_users_folder_is_not_trusted(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clone.write(".agent/commands/go.md", "Be kind.")
@@ -107,7 +107,7 @@ def test_a_command_that_a_pull_brings_into_ones_own_folder_is_not_ones_own(
     assert model.received == []
 
 
-def test_clone_does_not_turn_on_every_plugin_where_the_user_named_some(
+def test_clone_does_not_enable_all_plugins_if_the_user_selected_some(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = Path(os.environ["HOME"]) / ".config/agent/agent.yaml"
@@ -136,7 +136,7 @@ def test_another_repository_at_a_trusted_place_is_not_trusted(
     assert show_state(cloned, capsys) == "not trusted"
 
 
-def test_log_of_a_database_that_a_pull_brings_is_not_played_into_ones_own_runs(
+def test_pulled_database_log_is_not_applied_to_the_users_runs(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {"agent.yaml": "{}"}, monkeypatch)
@@ -183,7 +183,7 @@ ENABLING = [
 
 
 @pytest.mark.parametrize(("files", "words"), ENABLING)
-def test_clone_puts_no_skill_of_the_home_folder_into_play(
+def test_clone_activates_no_skill_of_the_home_folder(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], words: tuple[str, ...]
 ) -> None:
     add_home_skill(clone)

@@ -39,9 +39,7 @@ def fill(workspace: Workspace) -> None:
     (folder / "references" / "terms.md").write_text("TERM LIST\n" + "one term and another term\n" * 150)
 
 
-def test_reference_that_was_just_read_reaches_the_model_and_old_outputs_make_room(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_new_reference_is_sent_in_full_and_old_outputs_are_trimmed(workspace: Workspace, model: ModelServer) -> None:
     fill(workspace)
     model.follow(
         calls("use_skill", skill="ledger"),
@@ -63,7 +61,7 @@ def test_reference_that_was_just_read_reaches_the_model_and_old_outputs_make_roo
     assert [len(result) < 30_000 for result in results(last)] == [True] * 7
 
 
-def test_output_that_was_removed_and_read_again_stays_while_others_go(workspace: Workspace, model: ModelServer) -> None:
+def test_output_that_was_read_again_stays_while_others_are_trimmed(workspace: Workspace, model: ModelServer) -> None:
     fill(workspace)
     model.follow(*(read(f"{name}.txt") for name in "abcdeacde"), says("Done"))
 
@@ -78,7 +76,7 @@ def test_output_that_was_removed_and_read_again_stays_while_others_go(workspace:
     assert "taken out" not in later[-1]
 
 
-def test_what_a_request_lost_is_on_record_and_the_replay_finds_the_same_requests(
+def test_trimmed_content_is_recorded_and_replay_builds_the_same_requests(
     workspace: Workspace, model: ModelServer
 ) -> None:
     fill(workspace)
@@ -90,7 +88,7 @@ def test_what_a_request_lost_is_on_record_and_the_replay_finds_the_same_requests
     assert "run:results of 2 turns shortened" in [label for budget in budgets for label in budget["trimmed"]]
 
 
-def test_run_that_cannot_hold_what_it_was_told_to_read_is_reported(
+def test_run_whose_reading_exceeds_the_window_is_reported(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(workspace)
@@ -107,7 +105,7 @@ def test_run_that_cannot_hold_what_it_was_told_to_read_is_reported(
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
-def test_server_that_cannot_count_tokens_is_asked_with_the_estimate(
+def test_request_to_a_server_without_token_counting_uses_the_estimate(
     vendor: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEYS[vendor], "k" * 12)

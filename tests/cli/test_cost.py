@@ -41,7 +41,7 @@ def test_calls_of_two_runs_are_added_up_and_an_unknown_price_stays_unknown(
     assert [line.split()[0] for line in shown.splitlines()] == ["one", "two", "all:"]
 
 
-def test_nothing_to_count_is_reported(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_report_is_explained(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     assert workspace.agent("cost", "--since", "7d") == 0
 
     assert "No model calls" in capsys.readouterr().err
@@ -63,7 +63,7 @@ def test_days_are_in_order() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_narrow_screen_has_shorter_bars_before_it_cuts(width: int) -> None:
+def test_narrow_screen_shortens_bars_before_it_truncates_text(width: int) -> None:
     lines = render_totals(group_spending([spent("m", 1.0)], "model"), width=width)
 
     assert lines[0].plain.startswith("m  ")
@@ -80,7 +80,7 @@ def test_since_is_an_age_or_a_date() -> None:
         parse_since("soon", now=now)
 
 
-def test_runs_of_a_store_that_kept_no_totals_are_counted(
+def test_runs_in_a_store_without_totals_are_counted(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(calls("Glob", pattern="*"), says("done"))

@@ -55,9 +55,7 @@ def is_for(body: dict[str, Any], role: str) -> bool:
 DELEGATE = calls("delegate", agent="helper", task="Leave a mark")
 
 
-def test_child_cannot_run_scripts_that_the_list_of_its_parent_leaves_out(
-    workspace: Workspace, prepare: Prepare
-) -> None:
+def test_child_cannot_run_scripts_missing_from_the_list_of_its_parent(workspace: Workspace, prepare: Prepare) -> None:
     model = prepare(DELEGATE, lists=["tools: [Read, delegate]"])
 
     workspace.agent("run", "Go", "--agent", "lead")
@@ -66,7 +64,7 @@ def test_child_cannot_run_scripts_that_the_list_of_its_parent_leaves_out(
     assert offered_to(model, "helper").isdisjoint({"script_list", "script_help", "script_run"})
 
 
-def test_child_runs_scripts_that_the_list_of_its_parent_names(workspace: Workspace, prepare: Prepare) -> None:
+def test_child_runs_scripts_on_the_list_of_its_parent(workspace: Workspace, prepare: Prepare) -> None:
     prepare(DELEGATE, lists=["tools: [Read, delegate, script_run]"])
 
     workspace.agent("run", "Go", "--agent", "lead")
@@ -84,7 +82,7 @@ def test_child_of_an_agent_without_skills_runs_the_scripts_of_its_own_skills(
     assert (workspace.folder / "mark").exists()
 
 
-def test_list_of_a_grandparent_holds_for_scripts_of_a_grandchild(workspace: Workspace, prepare: Prepare) -> None:
+def test_list_of_a_grandparent_applies_to_scripts_of_a_grandchild(workspace: Workspace, prepare: Prepare) -> None:
     model = prepare(calls("delegate", agent="middle", task="Go"), lists=["skills: []", "tools: [Read, delegate]"])
     add_agent(workspace.folder, "middle", "profile: permissive", "skills: []", body="You are the middle.")
     model.lines = {**model.lines, "middle": [DELEGATE, says("done")]}
@@ -96,7 +94,7 @@ def test_list_of_a_grandparent_holds_for_scripts_of_a_grandchild(workspace: Work
 
 
 @pytest.mark.parametrize("lists", ["", "tools: [Read, script_run]\n"], ids=["rule", "list and rule"])
-def test_rule_of_a_task_does_not_give_scripts_to_a_run_whose_list_leaves_them_out(
+def test_task_rule_does_not_allow_scripts_missing_from_the_list_of_the_run(
     workspace: Workspace, prepare: Prepare, lists: str
 ) -> None:
     workspace.write(".agent/tasks/mark-it/TASK.md", TASK.format(lists=lists))
@@ -108,7 +106,7 @@ def test_rule_of_a_task_does_not_give_scripts_to_a_run_whose_list_leaves_them_ou
     assert not (workspace.folder / "mark").exists()
 
 
-def test_child_cannot_call_the_toolset_that_the_list_of_its_parent_leaves_out(
+def test_child_cannot_call_a_toolset_missing_from_the_list_of_its_parent(
     workspace: Workspace, prepare: Prepare
 ) -> None:
     model = prepare(DELEGATE, lists=["tools: [Read, delegate]"])

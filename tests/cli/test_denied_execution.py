@@ -84,13 +84,13 @@ def run_detours(workspace: Workspace, model: ModelServer, *, denied: str) -> lis
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is for Linux")
-def test_no_detour_executes_a_denied_program(workspace: Workspace, model: ModelServer, level: Level) -> None:
+def test_no_indirection_executes_a_denied_program(workspace: Workspace, model: ModelServer, level: Level) -> None:
     assert run_detours(workspace, model, denied="touch") == []
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is for Linux")
-def test_the_detours_lead_to_the_program_where_another_one_is_denied(
+def test_indirections_run_the_program_if_another_one_is_denied(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     made = run_detours(workspace, model, denied="mkfifo")

@@ -52,9 +52,7 @@ def test_a_detached_run_prints_its_id_and_a_worker_drives_it(
     assert workspace.agent("runs", "watch", run_id) == 0
 
 
-def test_a_detached_run_keeps_the_settings_it_was_started_with(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_detached_run_keeps_its_original_settings(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(*[calls("script_run", skill_name="greeter", script_name="greet", args=[str(n)]) for n in range(4)])
     assert workspace.agent("run", "Greet", "--detach", "--max-turns", "2", "--output-format", "json") == 0
     begun = cast("dict[str, Any]", json.loads(capsys.readouterr().out))
@@ -66,7 +64,7 @@ def test_a_detached_run_keeps_the_settings_it_was_started_with(
     assert (ended["status"], ended["turns"], ended["reason"]) == ("escalated", 2, "max_turns_exceeded")
 
 
-def test_a_worker_leaves_other_queues_and_runs_that_a_user_drives_alone(
+def test_a_worker_ignores_other_queues_and_runs_driven_by_a_user(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -98,7 +96,7 @@ def test_an_approval_wakes_a_detached_run(workspace: Workspace, model: ModelServ
     assert [row["status"] for row in rows(workspace, capsys)] == ["completed"]
 
 
-def test_a_decision_that_no_one_told_a_worker_of_is_found_by_the_sweep(
+def test_the_sweep_finds_a_decision_without_a_notification(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.add_skill("echo", "Say it again with a script.", echo=ECHO)
@@ -116,7 +114,7 @@ def test_a_decision_that_no_one_told_a_worker_of_is_found_by_the_sweep(
     assert "script_executed" not in workspace.event_types()
 
 
-def test_an_answer_is_taken_in_and_left_to_a_worker(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_an_answer_is_stored_for_a_worker(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="Which one?", fields={"colour": "text"}), says("Blue it is."))
     assert workspace.agent("run", "Paint", "--detach") == 0
     assert workspace.agent("worker", "--once") == 0
@@ -130,7 +128,7 @@ def test_an_answer_is_taken_in_and_left_to_a_worker(workspace: Workspace, model:
     assert [row["status"] for row in rows(workspace, capsys)] == ["completed"]
 
 
-def test_resuming_a_run_of_your_own_cannot_be_detached(
+def test_resuming_a_foreground_run_cannot_be_detached(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which one?", fields={"colour": "text"}))
@@ -140,7 +138,7 @@ def test_resuming_a_run_of_your_own_cannot_be_detached(
     assert "was not started with --detach" in capsys.readouterr().err
 
 
-def test_a_run_that_can_never_be_built_fails_after_its_tries(
+def test_a_run_that_cannot_be_built_fails_after_its_attempts(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -158,9 +156,7 @@ def test_a_run_that_can_never_be_built_fails_after_its_tries(
     assert (row["status"], row["reason"]) == ("failed", "too_many_attempts")
 
 
-def test_a_worker_that_is_told_to_go_hands_its_run_back(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_stopped_worker_releases_its_run(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     """The step under way ends in its grace period; the next worker goes on behind it, and does not repeat it."""
     fifo = workspace.folder / "pipe"
     os.mkfifo(fifo)
@@ -189,7 +185,7 @@ def test_a_worker_that_is_told_to_go_hands_its_run_back(
     assert Path(f"{fifo}.effects").read_text() == "x"
 
 
-def test_passwords_of_a_broker_are_never_shown(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_passwords_of_a_broker_are_not_shown(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Done."))
     password = "hunter" + "22-broker"
 

@@ -31,7 +31,7 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
     return {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
 
 
-def test_it_says_what_is_missing_for_the_chosen_provider_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_missing_provider_settings_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor"]) == 0
 
     out = capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_it_says_what_is_missing_for_the_chosen_provider_and_what_to_do(capsys: 
     assert "--provider offline" in out
 
 
-def test_it_says_that_a_key_is_set_and_never_the_key(
+def test_doctor_reports_that_a_key_is_set_without_showing_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "very-" + "secret-value-123")
@@ -81,7 +81,9 @@ def test_resume_secret_is_mentioned_if_machines_share_a_database(
     }
 
 
-def test_offline_needs_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_provider_needs_no_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
 
     found = findings(capsys)
@@ -90,7 +92,9 @@ def test_offline_needs_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert found["anthropic"]["state"] == "off"
 
 
-def test_the_shell_is_named_with_its_mode(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_the_shell_with_its_mode(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENT_RUNTIME_SHELL_LINUX", "/no/such/shell")
     monkeypatch.setenv("SHELL_TOOL_MODE", "allowlist")
     assert findings(capsys)["shell"]["detail"] == "/no/such/shell not found, mode allowlist"
@@ -99,7 +103,7 @@ def test_the_shell_is_named_with_its_mode(capsys: pytest.CaptureFixture[str], mo
     assert findings(capsys)["shell"]["state"] == "off"
 
 
-def test_a_local_model_server_is_found_by_asking_it(
+def test_doctor_detects_a_local_model_server_with_a_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "openai")
@@ -113,7 +117,7 @@ def test_a_local_model_server_is_found_by_asking_it(
     assert "Nothing answers at http://127.0.0.1/v1" in unreachable["hint"]
 
 
-def test_the_sandbox_is_tried_and_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_tests_the_sandbox_by_using_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys)
 
     for name, level in (("bubblewrap", "full"), ("landlock", "kernel")):
@@ -125,7 +129,7 @@ def test_the_sandbox_is_tried_and_not_guessed(capsys: pytest.CaptureFixture[str]
     assert found["limits"]["detail"].startswith("in every profile: 256 processes a program; each: cpu 600 s")
 
 
-def test_a_folder_that_cannot_be_written_is_named(
+def test_doctor_names_a_read_only_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
@@ -134,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert findings(capsys)["runs"]["state"] == "problem"
 
 
-def test_bad_settings_end_it_with_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_end_doctor_with_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
     Path("agent.yaml").write_text("modle: {}\nruntime: {max_turns: many}\n", encoding="utf-8")
 
     assert run(["doctor"]) == 2
@@ -144,7 +148,7 @@ def test_bad_settings_end_it_with_every_problem(capsys: pytest.CaptureFixture[st
     assert "agent.yaml:2" in err
 
 
-def test_a_damaged_database_is_a_problem_with_something_to_do(
+def test_a_damaged_database_is_a_problem_with_a_hint(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
@@ -169,7 +173,7 @@ def test_a_damaged_database_is_a_problem_with_something_to_do(
     assert "backup" in broken["hint"]
 
 
-def test_the_room_of_the_store_and_the_clock_of_its_leases_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_store_space_and_lease_clock(capsys: pytest.CaptureFixture[str]) -> None:
     Path("runs").mkdir()
 
     found = findings(capsys)
@@ -178,7 +182,7 @@ def test_the_room_of_the_store_and_the_clock_of_its_leases_are_reported(capsys: 
     assert "timed by" in found["leases"]["detail"]
 
 
-def test_a_run_that_the_store_lost_and_one_whose_folder_is_gone_are_named(
+def test_a_run_missing_from_the_store_and_one_without_a_folder_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")

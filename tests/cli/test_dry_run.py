@@ -71,7 +71,7 @@ def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, m
     assert {tool["tool"]: tool["verdict"] for tool in plan["tools"]}["script_run"] == "allow"
 
 
-def test_the_audit_hook_would_have_seen_a_live_run(workspace: Workspace, model: ModelServer) -> None:
+def test_the_audit_hook_detects_a_live_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
     done = _watch(workspace, "run", "Greet somebody", "-q")
@@ -79,7 +79,7 @@ def test_the_audit_hook_would_have_seen_a_live_run(workspace: Workspace, model: 
     assert "socket.connect" in done.stderr
 
 
-def test_a_dry_run_with_bundled_toolsets_and_no_key_starts_nothing_either(
+def test_a_dry_run_with_bundled_toolsets_and_no_key_starts_nothing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "all")
@@ -93,7 +93,9 @@ def test_a_dry_run_with_bundled_toolsets_and_no_key_starts_nothing_either(
     assert plan["predicted"]["request_cost_usd"] > 0
 
 
-def test_a_guarded_dry_run_tells_what_would_be_asked(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guarded_dry_run_lists_the_required_approvals(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert workspace.agent("run", "Greet somebody", "--dry-run", "--profile", "guarded") == 0
 
     out = capsys.readouterr().out
@@ -150,7 +152,7 @@ def test_a_dry_run_of_a_task_plans_every_step_and_starts_nothing(workspace: Work
     assert [workspace.agent("replay", run) for run in runs] == [0, 0, 0]
 
 
-def test_the_plan_of_a_task_is_told_in_words_with_a_price(
+def test_the_plan_of_a_task_is_printed_as_text_with_a_price(
     workspace: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workspace.write(".agent/tasks/notes/TASK.md", TASK.replace("agent: clerk\n", ""))

@@ -53,7 +53,7 @@ def names(answer: dict[str, Any]) -> list[str]:
     return [candidate["skill_name"] for candidate in answer["candidates"]]
 
 
-def test_meaning_brings_in_a_skill_that_shares_no_word_and_words_still_count(
+def test_embeddings_find_a_skill_without_shared_words_and_words_still_count(
     garage: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = route(garage, capsys)
@@ -64,7 +64,7 @@ def test_meaning_brings_in_a_skill_that_shares_no_word_and_words_still_count(
     assert "similar in meaning" in workshop["reason"]
 
 
-def test_a_text_is_embedded_once_and_kept_by_its_content(
+def test_a_text_is_embedded_once_and_cached_by_its_content(
     garage: Workspace, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = route(garage, capsys)
@@ -79,7 +79,7 @@ def test_a_text_is_embedded_once_and_kept_by_its_content(
     assert embeddings.texts[asked + 1 :] == [REQUEST, "piano: Tune a grand piano."]
 
 
-def test_a_run_and_the_command_have_the_same_order_and_a_replay_asks_nothing(
+def test_a_run_and_the_command_rank_equally_and_a_replay_sends_nothing(
     garage: Workspace, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = names(route(garage, capsys))
@@ -96,7 +96,7 @@ def test_a_run_and_the_command_have_the_same_order_and_a_replay_asks_nothing(
     assert len(embeddings.received) == asked
 
 
-def test_vectors_that_are_damaged_on_disk_are_asked_for_again(
+def test_damaged_cached_vectors_are_requested_again(
     garage: Workspace, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = route(garage, capsys)
@@ -111,7 +111,7 @@ def test_vectors_that_are_damaged_on_disk_are_asked_for_again(
 
 
 @pytest.mark.parametrize("behaviour", ["error", "nonsense", "few", "ragged", "zero", "text", "silent"])
-def test_a_server_that_fails_costs_one_line_and_words_rank(
+def test_a_failing_server_causes_one_warning_and_ranking_by_words(
     garage: Workspace,
     model: ModelServer,
     embeddings: EmbeddingsServer,
@@ -134,7 +134,7 @@ def test_a_server_that_fails_costs_one_line_and_words_rank(
     assert garage.event_types().count("embeddings_unavailable") == 1
 
 
-def test_a_server_that_is_down_costs_one_line_and_the_run_continues(
+def test_an_unreachable_server_causes_one_warning_and_the_run_continues(
     garage: Workspace, model: ModelServer, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     embeddings.url = "http://127.0.0.1:9/v1"
@@ -147,7 +147,7 @@ def test_a_server_that_is_down_costs_one_line_and_the_run_continues(
     assert "Done." in captured.out
 
 
-def test_vectors_of_another_length_replace_the_kept_ones(
+def test_vectors_of_another_length_replace_the_cached_ones(
     garage: Workspace, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = route(garage, capsys)
@@ -160,7 +160,7 @@ def test_vectors_of_another_length_replace_the_kept_ones(
     assert len(embeddings.texts) - asked == 1 + MANY + 3
 
 
-def test_the_key_is_sent_and_shown_nowhere_and_a_missing_one_is_reported(
+def test_the_key_is_sent_but_not_shown_and_a_missing_one_is_reported(
     garage: Workspace,
     model: ModelServer,
     embeddings: EmbeddingsServer,
@@ -182,7 +182,7 @@ def test_the_key_is_sent_and_shown_nowhere_and_a_missing_one_is_reported(
     assert all("quiet-example-value" not in text for text in embeddings.texts)
 
 
-def test_an_agent_that_may_not_go_there_ranks_by_words(
+def test_an_agent_without_access_to_the_server_ranks_by_words(
     garage: Workspace, model: ModelServer, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_agent(garage.folder, "indoors", "profile: permissive", "web:", "  deny: [embeddings.example.com]")
@@ -195,7 +195,7 @@ def test_an_agent_that_may_not_go_there_ranks_by_words(
     assert embeddings.received == []
 
 
-def test_nothing_is_asked_offline_in_a_dry_run_and_for_a_shown_prompt(
+def test_no_embeddings_are_requested_offline_in_a_dry_run_or_for_prompt_show(
     garage: Workspace, embeddings: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert garage.agent("run", REQUEST, "--dry-run") == 0
@@ -207,7 +207,7 @@ def test_nothing_is_asked_offline_in_a_dry_run_and_for_a_shown_prompt(
     assert embeddings.received == []
 
 
-def test_a_clone_cannot_turn_it_on(
+def test_a_clone_cannot_enable_embeddings(
     clone: Workspace,
     model: ModelServer,
     embeddings: EmbeddingsServer,
@@ -227,7 +227,7 @@ def test_a_clone_cannot_turn_it_on(
     assert embeddings.received == []
 
 
-def test_what_arrives_before_time_runs_out_is_kept(
+def test_vectors_received_before_the_timeout_are_cached(
     garage: Workspace, model: ModelServer, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A large catalog takes several requests; the next command goes on where the last one stopped."""

@@ -76,7 +76,7 @@ def list_kept(workspace: Workspace) -> list[Path]:
     return sorted((workspace.folder.parent / "cache/agent").glob("embeddings-*.vectors"))
 
 
-def test_meaning_brings_in_a_skill_that_shares_no_word_and_words_still_count(
+def test_embeddings_find_a_skill_without_shared_words_and_words_still_count(
     shed: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = route(shed, capsys)
@@ -86,7 +86,7 @@ def test_meaning_brings_in_a_skill_that_shares_no_word_and_words_still_count(
     assert "similar in meaning" in find_workshop(answer)["reason"]
 
 
-def test_a_run_has_the_same_order_and_a_replay_needs_neither_folder_nor_packages(
+def test_a_run_ranks_equally_and_a_replay_needs_neither_folder_nor_packages(
     garage: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = names(route(garage, capsys))
@@ -105,7 +105,7 @@ def test_a_run_has_the_same_order_and_a_replay_needs_neither_folder_nor_packages
     assert ALONE not in capsys.readouterr().err
 
 
-def test_a_text_is_embedded_once_and_kept_by_its_content(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_is_embedded_once_and_cached_by_its_content(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     first = route(shed, capsys)
     (written,) = list_kept(shed)
     before = written.stat().st_ino
@@ -118,7 +118,7 @@ def test_a_text_is_embedded_once_and_kept_by_its_content(shed: Workspace, capsys
     assert before == unchanged != written.stat().st_ino
 
 
-def test_a_changed_model_has_vectors_of_its_own_even_with_the_size_and_time_of_the_old_one(
+def test_a_changed_model_gets_new_vectors_despite_equal_size_and_time(
     shed: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a process that holds the old one in memory."""
@@ -137,7 +137,7 @@ def test_a_changed_model_has_vectors_of_its_own_even_with_the_size_and_time_of_t
     assert len(list_kept(shed)) == 2
 
 
-def test_vectors_of_four_models_are_kept(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vectors_of_at_most_four_models_are_cached(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         vectors = [[each + number / 10 for each in vector] for vector in build_vectors()]
         write_model(shed.folder / "models/small", {"embeddings": build_table(vectors)})
@@ -147,14 +147,16 @@ def test_vectors_of_four_models_are_kept(shed: Workspace, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "int8"])
-def test_numbers_of_other_kinds_say_the_same(shed: Workspace, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_other_number_types_give_the_same_ranking(
+    shed: Workspace, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
     wanted = route(shed, capsys)
     write_model(shed.folder / "models/small", {"embeddings": build_table(kind=kind)})
 
     assert route(shed, capsys) == wanted
 
 
-def test_a_folder_of_sentence_transformers_is_read(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sentence_transformers_folder_is_supported(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = route(shed, capsys)
     folder = shed.folder / "models/small"
     shutil.rmtree(folder)
@@ -165,7 +167,7 @@ def test_a_folder_of_sentence_transformers_is_read(shed: Workspace, capsys: pyte
     assert route(shed, capsys) == wanted
 
 
-def test_a_model_with_fewer_vectors_than_tokens_and_a_weight_for_each_token_is_read(
+def test_a_model_with_fewer_vectors_than_tokens_and_token_weights_is_supported(
     shed: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As model2vec saves one whose words share vectors."""
@@ -184,7 +186,7 @@ def test_a_model_with_fewer_vectors_than_tokens_and_a_weight_for_each_token_is_r
     assert find_workshop(route(shed, capsys))["similarity"] == pytest.approx(3.6 / math.hypot(3.6, 0.8), abs=0.005)
 
 
-def test_a_request_without_a_word_that_the_model_knows_is_ranked_by_words(
+def test_a_request_without_a_word_known_to_the_model_is_ranked_by_words(
     shed: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shed.agent("skills", "route", "tune \udcff it") == 0
@@ -195,7 +197,7 @@ def test_a_request_without_a_word_that_the_model_knows_is_ranked_by_words(
     assert ALONE not in captured.err
 
 
-def test_it_ranks_offline_and_for_a_plan_because_nothing_is_sent(
+def test_local_embeddings_also_rank_offline_and_for_a_plan(
     garage: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = names(route(garage, capsys))
@@ -214,7 +216,7 @@ def test_a_shown_prompt_has_the_order_of_the_run(shed: Workspace, capsys: pytest
     assert 0 < shown.index("Repair the engine of a vehicle") < shown.index("File an invoice in drawer 0")
 
 
-def test_links_lead_anywhere_from_a_folder_outside_of_the_project(
+def test_links_in_a_folder_outside_the_project_may_point_anywhere(
     garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in the cache of a model hub, whose folders hold links to files that lie elsewhere."""
@@ -229,7 +231,7 @@ def test_links_lead_anywhere_from_a_folder_outside_of_the_project(
     assert route(garage, capsys) == wanted
 
 
-def test_a_folder_of_the_home_folder_can_be_named(
+def test_a_folder_in_the_home_folder_can_be_configured(
     garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = route(garage, capsys)
@@ -342,7 +344,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_folder_that_is_no_use_costs_one_message_and_words_rank(
+def test_an_unusable_folder_causes_one_message_and_ranking_by_words(
     shed: Workspace, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
     change, said, advice = FAULTS[fault]
@@ -363,7 +365,9 @@ def test_a_folder_that_is_no_use_costs_one_message_and_words_rank(
     assert advice in line
 
 
-def test_a_run_says_it_once_and_continues(garage: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reports_an_unusable_folder_once_and_continues(
+    garage: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     cut_short(garage.folder / "models/small")
 
     assert garage.agent("run", REQUEST) == 0
@@ -379,9 +383,7 @@ def test_a_run_says_it_once_and_continues(garage: Workspace, capsys: pytest.Capt
     assert found["hint"] == "Fetch the model again"
 
 
-def test_a_model_that_can_be_used_is_not_a_problem_for_the_checks(
-    garage: Workspace, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_usable_model_passes_check_and_doctor(garage: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     assert garage.agent("check") == 0
     checked = capsys.readouterr()
     assert garage.agent("doctor", "--json") == 0
@@ -393,7 +395,7 @@ def test_a_model_that_can_be_used_is_not_a_problem_for_the_checks(
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_missing_packages_are_answered_with_the_extra(
+def test_missing_packages_are_reported_with_the_extra_to_install(
     garage: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -407,7 +409,7 @@ def test_missing_packages_are_answered_with_the_extra(
         assert "[embeddings]" in captured.err
 
 
-def test_a_model_that_takes_too_long_is_reported_with_what_gives_it_more_time(
+def test_a_slow_model_is_reported_with_the_timeout_setting(
     garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(garage, model, timeout_seconds=0.000001)
@@ -417,7 +419,7 @@ def test_a_model_that_takes_too_long_is_reported_with_what_gives_it_more_time(
     assert "was not ready within 1e-06 seconds. Try again" in capsys.readouterr().err
 
 
-def test_a_clone_cannot_have_a_folder_read_before_it_is_trusted(
+def test_a_folder_named_by_an_untrusted_clone_is_not_read(
     clone: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = write_model(clone.folder.parent / "away")

@@ -99,7 +99,7 @@ def statuses(results: Any) -> list[str]:
     return [row["status"] for result in results for row in result["rows"]]
 
 
-def test_without_a_recording_nothing_passes_and_the_way_to_one_is_named(skill: Path, evaluate: Evaluate) -> None:
+def test_no_case_passes_without_a_recording_and_a_hint_explains_how_to_record(skill: Path, evaluate: Evaluate) -> None:
     del skill
     code, results = evaluate("greeter")
 
@@ -107,7 +107,7 @@ def test_without_a_recording_nothing_passes_and_the_way_to_one_is_named(skill: P
     assert "--record" in results[0]["rows"][0]["reasons"][0]
 
 
-def test_a_recorded_case_is_replayed_without_asking_and_without_network(
+def test_a_recorded_case_is_replayed_without_model_or_network(
     recorded: Path, model: ModelServer, workspace: Workspace, evaluate: Evaluate
 ) -> None:
     asked = len(model.received)
@@ -123,7 +123,7 @@ def test_a_recorded_case_is_replayed_without_asking_and_without_network(
     assert recorded.is_dir()
 
 
-def test_a_recording_says_nothing_of_the_machine_and_is_a_run_that_can_be_imported(
+def test_a_recording_has_no_machine_details_and_is_an_importable_run(
     recorded: Path, workspace: Workspace, capsys: Capture
 ) -> None:
     file = recorded / "evals/recordings/hello.run.gz"
@@ -174,7 +174,7 @@ def test_another_prompt_prefix_is_stale_and_the_layer_is_named(recorded: Path, e
     assert "layer 'project'" in results[0]["rows"][0]["reasons"][0]
 
 
-def test_a_recording_that_was_touched_is_refused(recorded: Path, evaluate: Evaluate) -> None:
+def test_a_modified_recording_is_rejected(recorded: Path, evaluate: Evaluate) -> None:
     file = recorded / "evals/recordings/hello.run.gz"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -277,7 +277,7 @@ def test_reports_are_written_for_ci_and_for_the_viewer(recorded: Path, workspace
         (["--resume", "x"], "matches 'x'"),
     ],
 )
-def test_wrong_calls_are_refused_before_anything_runs(
+def test_usage_errors_are_reported_before_anything_runs(
     *, words: list[str], told: str, skill: Path, workspace: Workspace, capsys: Capture
 ) -> None:
     assert skill.is_dir()

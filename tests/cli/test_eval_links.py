@@ -34,7 +34,7 @@ def find_leaks(workspace: Workspace, model: ModelServer) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["project file", "folder", "definition", "skills"])
-def test_a_definition_that_is_a_link_out_of_the_workspace_is_not_copied(
+def test_a_definition_that_links_outside_the_workspace_is_not_copied(
     workspace: Workspace, model: ModelServer, secret: Path, kind: str
 ) -> None:
     model.follow(says("Only rain."))
@@ -56,7 +56,7 @@ def test_a_definition_that_is_a_link_out_of_the_workspace_is_not_copied(
 
 
 @pytest.mark.parametrize("case", [{"files": ["leak.txt"]}, {"files": ["leaks"]}, {"policy": "leak.yaml"}])
-def test_a_file_of_a_case_that_is_a_link_out_of_the_workspace_is_not_copied(
+def test_a_case_file_that_links_outside_the_workspace_is_not_copied(
     workspace: Workspace, model: ModelServer, secret: Path, case: dict[str, object]
 ) -> None:
     model.follow(says("Only rain."))
@@ -71,7 +71,7 @@ def test_a_file_of_a_case_that_is_a_link_out_of_the_workspace_is_not_copied(
     assert find_leaks(workspace, model) == []
 
 
-def test_a_policy_of_a_case_lies_next_to_it(workspace: Workspace, model: ModelServer, secret: Path) -> None:
+def test_a_policy_of_a_case_is_stored_next_to_it(workspace: Workspace, model: ModelServer, secret: Path) -> None:
     model.follow(says("Only rain."))
     put_cases(workspace, policy="../../../private/policy.yaml")
 

@@ -40,9 +40,7 @@ def evaluate(workspace: Workspace, capsys: Capture) -> Evaluate:
     return call
 
 
-def test_a_skill_is_compared_with_itself_left_out_case_by_case(
-    skill: Path, model: ModelServer, evaluate: Evaluate
-) -> None:
+def test_each_case_is_compared_with_and_without_the_skill(skill: Path, model: ModelServer, evaluate: Evaluate) -> None:
     model.follow(*[says("Hello, Ada!"), says("No.")] * 3, says("Hello, Ada!"))
 
     code, result = evaluate("greeter", "--live", "--repeat", "3", "--jobs", "1")
@@ -57,7 +55,7 @@ def test_a_skill_is_compared_with_itself_left_out_case_by_case(
     assert ["greeter" in prompt for prompt in prompts] == [True, False] * 3
 
 
-def test_a_judge_decides_sentences_once_and_its_verdict_is_recorded(
+def test_a_judge_evaluates_sentences_once_and_its_verdict_is_recorded(
     skill: Path, model: ModelServer, evaluate: Evaluate
 ) -> None:
     verdict = json.dumps({"verdicts": [{"number": 1, "passed": False, "evidence": "It says Hello and nothing else"}]})
@@ -100,7 +98,7 @@ def test_a_skill_is_compared_with_its_last_commit(
     assert ["kindly" in prompt for prompt in prompts] == [False, True]
 
 
-def test_another_model_is_asked_by_its_name(skill: Path, model: ModelServer, evaluate: Evaluate) -> None:
+def test_another_model_can_be_selected_by_name(skill: Path, model: ModelServer, evaluate: Evaluate) -> None:
     model.follow(says("Hello"))
 
     code, result = evaluate("greeter", "--live", "--against", "model:other", "--jobs", "1")
@@ -127,7 +125,7 @@ class Halting(list[Reply]):
         return super().pop(index)
 
 
-def test_a_live_eval_that_was_killed_continues_without_paying_twice(
+def test_a_killed_live_eval_continues_without_repeated_requests(
     skill: Path, workspace: Workspace, model: ModelServer, evaluate: Evaluate
 ) -> None:
     model.script = Halting([WRITE, says("Hello")] * 4 + [says("Hello")], model, after=3)
@@ -151,7 +149,7 @@ def test_a_live_eval_that_was_killed_continues_without_paying_twice(
     assert [row["run_id"] for row in same["rows"]] == [row["run_id"] for row in result["rows"]]
 
 
-def test_an_approval_is_answered_as_the_case_says(
+def test_an_approval_is_answered_as_configured_in_the_case(
     skill: Path, workspace: Workspace, model: ModelServer, evaluate: Evaluate
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
@@ -169,7 +167,7 @@ def test_an_approval_is_answered_as_the_case_says(
     assert (code, [row["status"] for row in result["rows"]]) == (0, ["passed"] * 3), result["rows"]
 
 
-def test_a_budget_ends_the_eval_with_exit_code_6_and_more_of_it_continues(
+def test_an_exhausted_budget_ends_the_eval_with_exit_code_6_and_a_higher_one_continues(
     skill: Path, workspace: Workspace, model: ModelServer, evaluate: Evaluate
 ) -> None:
     workspace.write("models.yaml", "openai:\n  m: {prices: {input: 1000, output: 1000, as_of: 2026-11-01}}\n")
@@ -208,7 +206,7 @@ def test_cost_of_every_attempt_counts_toward_the_budget(
     assert result["rows"][0]["status"] == "not_run"
 
 
-def test_a_cost_that_cannot_be_limited_is_refused_before_the_first_request(
+def test_a_budget_with_unknown_prices_is_rejected_before_the_first_request(
     skill: Path, model: ModelServer, evaluate: Evaluate
 ) -> None:
     model.follow(says("Hello"))

@@ -80,7 +80,7 @@ def test_a_missed_query_names_the_winner_and_the_route_command_agrees(
     assert sum(row["status"] == "passed" for row in better[0]["rows"]) > 1
 
 
-def test_with_live_the_model_chooses(workspace: Workspace, model: ModelServer, ask: Ask) -> None:
+def test_live_mode_lets_the_model_choose(workspace: Workspace, model: ModelServer, ask: Ask) -> None:
     folder = workspace.folder / "skills/greeter/evals"
     folder.mkdir()
     wanted = [{"query": "greet Ada", "should_trigger": True}, {"query": "what is 2+2?", "should_trigger": False}]
@@ -92,7 +92,7 @@ def test_with_live_the_model_chooses(workspace: Workspace, model: ModelServer, a
     assert (code, [row["status"] for row in results[0]["rows"]]) == (0, ["passed", "passed"])
 
 
-def test_a_change_that_changes_nothing_leaves_past_runs_as_they_are(
+def test_a_change_without_effect_leaves_past_runs_unchanged(
     run_id: str, workspace: Workspace, model: ModelServer, ask: Ask
 ) -> None:
     asked = len(model.received)
@@ -105,7 +105,7 @@ def test_a_change_that_changes_nothing_leaves_past_runs_as_they_are(
     assert workspace.folder.is_dir()
 
 
-def test_a_changed_prompt_carries_to_the_end_and_says_what_it_costs(
+def test_a_changed_prompt_is_followed_to_the_end_and_its_token_cost_is_reported(
     run_id: str, workspace: Workspace, ask: Ask
 ) -> None:
     workspace.write("new_prompt.md", "You are a parrot. " * 50)
@@ -120,7 +120,7 @@ def test_a_changed_prompt_carries_to_the_end_and_says_what_it_costs(
     assert "instructions, skill descriptions" in found["first_difference"]
 
 
-def test_changed_rules_a_changed_description_and_another_model_show_where_they_bite(
+def test_effects_of_changed_rules_descriptions_and_models_are_reported(
     run_id: str, workspace: Workspace, ask: Ask, capsys: Capture
 ) -> None:
     workspace.write("strict.yaml", "tool_approvals:\n  rules:\n    - {tool: Write, allow: false}\n")
@@ -154,7 +154,7 @@ def test_changed_rules_a_changed_description_and_another_model_show_where_they_b
         (["--change", "model=m", "--runs", "colour=red"], "Unknown filter 'colour=red'"),
     ],
 )
-def test_a_change_that_cannot_be_tried_is_refused(
+def test_an_unsupported_change_is_rejected(
     *, words: list[str], told: str, workspace: Workspace, capsys: Capture
 ) -> None:
     assert workspace.agent("eval", "backtest", *words) == 2

@@ -19,7 +19,7 @@ def lines_of(err: str, action: str) -> list[list[str]]:
     return [line.split() for line in err.splitlines() if f" {action} " in line]
 
 
-def test_a_resumed_run_says_its_turn_from_the_first_event_on(
+def test_events_of_a_resumed_run_have_a_turn_from_the_first_one_on(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Glob", pattern="*.md"), calls("ask_user", question="Which colour?"), says("Done."))
@@ -36,7 +36,7 @@ def test_a_resumed_run_says_its_turn_from_the_first_event_on(
     assert lines_of(err, "run_finished")[0][3] == "3"
 
 
-def test_lines_of_a_run_have_its_own_turn_while_a_child_works(
+def test_lines_of_a_run_show_its_own_turn_while_a_child_runs(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     add_agent(workspace.folder, "checker", "description: Checks facts.", *ALLOWED)
@@ -73,7 +73,7 @@ def test_a_step_names_the_skill_whose_script_it_runs(workspace: Workspace, model
     assert in_charge == ["", "greeter", "greeter", "greeter"]
 
 
-def test_a_skill_that_a_decision_in_json_names_is_reported_once(workspace: Workspace, model: ModelServer) -> None:
+def test_a_skill_named_in_a_json_decision_is_reported_once(workspace: Workspace, model: ModelServer) -> None:
     ask_in_json(workspace)
     act: tuple[str, dict[str, object]] = ("call_tool", {"tool": "Glob", "arguments": {"pattern": "*.md"}})
     model.follow(
@@ -91,7 +91,7 @@ def test_a_skill_that_a_decision_in_json_names_is_reported_once(workspace: Works
     assert len(find_events(workspace, "skill_invocation_finished")) == 1
 
 
-def test_what_an_action_should_come_to_is_asked_for_and_logged(workspace: Workspace, model: ModelServer) -> None:
+def test_the_expected_output_of_an_action_is_requested_and_logged(workspace: Workspace, model: ModelServer) -> None:
     ask_in_json(workspace)
     plan = {
         "reasoning_summary": "Look.",
@@ -125,7 +125,7 @@ def test_native_calls_are_logged_with_their_id_and_expected_output(workspace: Wo
     assert finish["expected_output"] == "The result of finish"
 
 
-def test_the_catalog_that_the_model_reads_is_stage_0(workspace: Workspace, model: ModelServer) -> None:
+def test_the_catalog_is_disclosure_stage_0(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("use_skill", skill="greeter", reason="It greets"), says("Done."))
 
     assert workspace.agent("run", "Greet somebody kindly") == 0

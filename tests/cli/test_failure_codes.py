@@ -27,7 +27,7 @@ def run_script(script: str, **more: object) -> Reply:
     return calls("script_run", skill_name="greeter", script_name=script, **more)
 
 
-def test_a_call_that_never_ran_has_a_code_like_one_that_failed(workspace: Workspace, model: ModelServer) -> None:
+def test_a_call_that_was_not_run_has_an_error_code_like_a_failed_one(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("breaker", "Break things.", snap=BREAK)
     model.follow(
         calls("script_run", skill_name="greeter"),
@@ -65,7 +65,7 @@ def test_a_denied_script_is_permission_denied(workspace: Workspace, model: Model
     assert "success" not in refused["reason"]
 
 
-def test_a_model_that_decides_in_json_reads_the_same_codes(workspace: Workspace, model: ModelServer) -> None:
+def test_a_model_in_json_mode_gets_the_same_error_codes(workspace: Workspace, model: ModelServer) -> None:
     settings = json.loads((workspace.folder / "agent.yaml").read_text())
     workspace.configure(**{**settings, "model": {**settings["model"], "structured_output_mode": "json"}})
     for arguments in ({"skill_name": "greeter"}, {"skill_name": "greeter", "script_name": "absent"}):
@@ -80,7 +80,7 @@ def test_a_model_that_decides_in_json_reads_the_same_codes(workspace: Workspace,
         assert failure["error"] in ("invalid_arguments", "not_found")
 
 
-def test_a_failing_tool_of_a_server_has_a_code(workspace: Workspace, model: ModelServer) -> None:
+def test_a_failing_server_tool_has_an_error_code(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, hostile=use_hostile())
     model.follow(calls("hostile___wrong"), says("Done."))
 

@@ -34,7 +34,7 @@ def load(home: Path, cwd: Path) -> LoadedSettings:
     return load_settings(flags={}, environ={}, cwd=cwd, home=home, config=None)
 
 
-def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
+def test_agent_without_arguments_sets_up_a_local_server_and_answers_the_first_task(
     newcomer: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     model.models = ("small", "large")
@@ -69,7 +69,7 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
     assert list(newcomer.folder.glob("agent.yaml")) == []
 
 
-def test_a_bare_agent_asks_for_the_model_of_the_server_in_the_environment(
+def test_agent_without_arguments_asks_for_the_model_of_the_configured_server(
     newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted")
@@ -84,7 +84,7 @@ def test_a_bare_agent_asks_for_the_model_of_the_server_in_the_environment(
         assert terminal.wait_for_end() == 0
 
 
-def test_a_home_set_up_as_guarded_guards_one_shot_runs_and_a_bare_home_does_not(
+def test_guarded_user_settings_apply_to_one_shot_runs_and_missing_ones_do_not(
     newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL", model.url)
@@ -114,7 +114,7 @@ def test_a_home_set_up_as_guarded_guards_one_shot_runs_and_a_bare_home_does_not(
     assert not made.exists()
 
 
-def test_any_process_that_leaves_the_dialogue_finds_nothing_written(newcomer: Workspace, tmp_path: Path) -> None:
+def test_leaving_the_setup_dialog_writes_nothing(newcomer: Workspace, tmp_path: Path) -> None:
     with agent_terminal(newcomer.folder) as terminal:
         terminal.wait_for("[1]:")
         terminal.type(CTRL_C)
@@ -124,7 +124,7 @@ def test_any_process_that_leaves_the_dialogue_finds_nothing_written(newcomer: Wo
     assert not (tmp_path / "home/.config").exists()
 
 
-def test_a_key_that_is_refused_is_reported_and_asked_for_again(
+def test_a_rejected_key_is_reported_and_asked_for_again(
     newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
@@ -138,7 +138,7 @@ def test_a_key_that_is_refused_is_reported_and_asked_for_again(
         assert terminal.wait_for_end() == 130
 
 
-def test_offline_is_an_answer_too_and_only_this_folder_is_set_up(newcomer: Workspace, tmp_path: Path) -> None:
+def test_offline_can_be_chosen_and_configures_only_this_folder(newcomer: Workspace, tmp_path: Path) -> None:
     with agent_terminal(newcomer.folder) as terminal:
         offered = terminal.wait_for("[1]:")
         number = next(line.split()[0] for line in offered.splitlines() if "Offline" in line)
@@ -158,7 +158,7 @@ def test_offline_is_an_answer_too_and_only_this_folder_is_set_up(newcomer: Works
     assert loaded.settings.model.provider == "offline"
 
 
-def test_with_a_settings_file_a_bare_agent_opens_the_chat(
+def test_agent_without_arguments_opens_the_chat_if_there_is_a_settings_file(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     model.follow(says("Here I am."))
@@ -171,7 +171,7 @@ def test_with_a_settings_file_a_bare_agent_opens_the_chat(
         assert terminal.wait_for_end() == 0
 
 
-def test_away_from_a_terminal_a_bare_agent_shows_the_help(
+def test_agent_without_arguments_or_terminal_shows_the_help(
     newcomer: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([]) == 2
@@ -181,7 +181,7 @@ def test_away_from_a_terminal_a_bare_agent_shows_the_help(
     assert list(newcomer.folder.iterdir()) == []
 
 
-def test_two_commands_lead_from_nothing_to_an_answer(
+def test_two_commands_are_enough_for_a_first_answer(
     newcomer: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(says("An answer."))
@@ -193,7 +193,9 @@ def test_two_commands_lead_from_nothing_to_an_answer(
     assert model.received[-1]["model"] == "m"
 
 
-def test_init_uses_a_local_server_only_after_a_yes(newcomer: Workspace, model: ModelServer, tmp_path: Path) -> None:
+def test_init_uses_a_local_server_only_after_confirmation(
+    newcomer: Workspace, model: ModelServer, tmp_path: Path
+) -> None:
     with agent_terminal(newcomer.folder, "init") as terminal:
         terminal.wait_for(f"Use m from Ollama at {model.url}? [y/N]:")
         terminal.type("y" + ENTER)
@@ -225,7 +227,7 @@ def test_init_writes_limits_for_real_work(newcomer: Workspace, tmp_path: Path, m
     assert "profile: guarded" in (newcomer.folder / ".agent/agents/assistant/AGENT.md").read_text("utf-8")
 
 
-def test_init_takes_a_key_that_is_set_before_a_server(
+def test_init_prefers_a_configured_key_to_a_local_server(
     newcomer: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "not-a-real-key")
@@ -238,7 +240,7 @@ def test_init_takes_a_key_that_is_set_before_a_server(
 AGENT = "---\nname: {name}\ndescription: Works.\n{more}---\n\nWork.\n"
 
 
-def test_a_run_that_makes_changes_without_asking_is_reported_in_one_line(
+def test_a_run_that_changes_files_without_approval_prints_one_notice(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(says("Done."))

@@ -114,7 +114,7 @@ def export_run(stranger: Workspace, model: ModelServer, change: Change, mark: Pa
     ("door", "change"),
     [*(("resume", change) for change in CHANGES), ("fork", "a reply"), ("fork", "a decision"), ("fork", "an approval")],
 )
-def test_imported_run_continues_with_the_rules_the_provider_and_the_keys_of_the_importer(
+def test_imported_run_continues_with_rules_provider_and_keys_of_the_importer(
     workspace: Workspace,
     stranger: Workspace,
     stranger_model: ModelServer,
@@ -155,7 +155,7 @@ def test_imported_run_continues_with_the_rules_the_provider_and_the_keys_of_the_
     assert bool(model.received) == (profile == "denies")
 
 
-def test_step_that_was_planned_elsewhere_runs_here_once_a_user_agreed(
+def test_step_planned_on_another_machine_runs_after_approval(
     workspace: Workspace,
     stranger: Workspace,
     stranger_model: ModelServer,
@@ -185,7 +185,7 @@ def test_step_that_was_planned_elsewhere_runs_here_once_a_user_agreed(
 
 
 @pytest.mark.parametrize("is_decided", [True, False])
-def test_copied_folder_of_runs_brings_no_authority(
+def test_copied_runs_folder_grants_no_permissions(
     workspace: Workspace,
     stranger: Workspace,
     stranger_model: ModelServer,
@@ -220,7 +220,7 @@ def test_copied_folder_of_runs_brings_no_authority(
     assert "the run was not started here" in capfd.readouterr().err
 
 
-def test_run_of_ones_own_keeps_what_it_started_with_also_when_its_folder_is_renamed(
+def test_own_run_keeps_its_settings_after_its_folder_is_renamed(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Capture
 ) -> None:
     mark = tmp_path / "ran"

@@ -64,13 +64,13 @@ def test_undoing_an_imported_run_writes_nothing(imported: Workspace, words: list
     assert not (imported.folder / ".git/hooks/post-checkout").exists()
 
 
-def test_what_an_imported_run_did_can_still_be_looked_at(imported: Workspace, capsys: Capture) -> None:
+def test_changes_of_an_imported_run_can_still_be_shown(imported: Workspace, capsys: Capture) -> None:
     assert imported.agent("runs", "show", "latest") == 0
 
     assert "rm .git/hooks/post-checkout" in capsys.readouterr().out
 
 
-def test_of_a_run_that_continues_here_only_what_it_did_here_is_undone(imported: Workspace, model: ModelServer) -> None:
+def test_only_local_changes_of_a_continued_imported_run_are_undone(imported: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="made.txt", content="mine"), says("Done."))
     assert imported.agent("resume", "latest", "-q") == 0
     assert (imported.folder / "made.txt").exists()

@@ -48,7 +48,7 @@ def can_mount() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
-def test_on_a_full_disk_without_a_reserve_runs_are_listed_and_deleted_and_continue_when_there_is_room(
+def test_runs_on_a_full_disk_can_be_listed_deleted_and_continued_after_cleanup(
     tmp_path: Path,
 ) -> None:
     disk, home = tmp_path / "disk", tmp_path / "home"

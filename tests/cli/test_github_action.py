@@ -63,7 +63,7 @@ def test_task_runs_and_its_run_can_be_imported_and_replayed(
     assert workspace.agent("replay", found["run-id"], "--execute") == 0
 
 
-def test_run_that_waits_has_outputs_too(workspace: Workspace, model: ModelServer, tmp_path: Path) -> None:
+def test_paused_run_has_outputs(workspace: Workspace, model: ModelServer, tmp_path: Path) -> None:
     model.follow(calls("Write", path="a", content="b"), says("Done"))
 
     done = run_script(
@@ -76,7 +76,7 @@ def test_run_that_waits_has_outputs_too(workspace: Workspace, model: ModelServer
     assert (found["status"], found["exit-code"]) == ("paused", "3")
 
 
-def test_wrong_inputs_end_the_step(workspace: Workspace) -> None:
+def test_invalid_inputs_end_the_step(workspace: Workspace) -> None:
     done = run_script("run_task.py", workspace.folder, INPUT_TASK="", INPUT_TASK_ID="")
 
     assert done.returncode == 1
@@ -136,7 +136,7 @@ def comment(tmp_path: Path, api: str, *, event: object) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def test_summary_is_commented_once_and_replaced_by_the_next_run(tmp_path: Path) -> None:
+def test_summary_comment_is_created_once_and_replaced_by_the_next_run(tmp_path: Path) -> None:
     comments: list[dict[str, Any]] = [{"id": 1, "body": "hello"}]
     with issues_api(comments) as (api, asked):
         assert comment(tmp_path, api, event={"pull_request": {"number": 5}}).returncode == 0

@@ -34,11 +34,11 @@ def test_every_command_has_a_summary_a_paragraph_and_an_example() -> None:
     assert lacking == [], "Add a section to src/metier/cli/help/commands.md"
 
 
-def test_no_help_text_is_about_a_command_that_is_not_there() -> None:
+def test_no_help_text_mentions_a_missing_command() -> None:
     assert [path for path in load_texts() if path not in list_commands()] == []
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_has_a_description() -> None:
     unexplained = [
         f"{path} {parameter.opts[0]}"
         for path, command in list_commands().items()
@@ -83,7 +83,7 @@ def test_every_option_shows_the_values_it_takes(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("words", [["run"], ["skills", "add"], ["skill", "add"], []])
-def test_agent_help_shows_the_same_as_the_option(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_command_prints_the_same_as_the_option(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--help"]) == 0
     expected = capsys.readouterr().out
 
@@ -100,7 +100,7 @@ def test_help_shows_examples_as_they_are_typed(capsys: pytest.CaptureFixture[str
     assert "text|json|stream-json" in shown
 
 
-def test_the_list_starts_with_what_people_do_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_starts_with_the_most_used_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
 
     shown = capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_the_list_starts_with_what_people_do_first(capsys: pytest.CaptureFixture
     assert shown.index("  list ") < shown.index("  show ") < shown.index("  export ") < shown.index("  rebuild ")
 
 
-def test_agent_version_is_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_command_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version"]) == 0
     assert capsys.readouterr().out == f"agent {__version__}\n"
 
@@ -155,7 +155,7 @@ def test_agent_version_is_the_version(capsys: pytest.CaptureFixture[str]) -> Non
         ("completion bsh", "bash"),
     ],
 )
-def test_a_word_that_is_nearly_right_is_answered_with_the_right_one(
+def test_a_misspelled_word_gets_a_suggestion(
     line: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -20,7 +20,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("description", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hidden_characters_of_a_description_never_reach_the_prompt_and_are_reported(
+def test_hidden_characters_of_a_description_are_reported_and_kept_out_of_the_prompt(
     workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str], description: str
 ) -> None:
     workspace.write("skills/odd/SKILL.md", f"---\nname: odd\ndescription: {description}\n---\n\n# Odd\n\nGreet.\n")
@@ -55,7 +55,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("text", "code"), FORMS)
-def test_yaml_that_means_more_than_it_says_is_refused_in_settings(
+def test_ambiguous_yaml_is_rejected_in_settings(
     workspace: Workspace, capfd: pytest.CaptureFixture[str], text: str, code: str
 ) -> None:
     workspace.write("agent.yaml", text)

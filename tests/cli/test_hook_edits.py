@@ -81,7 +81,7 @@ def name_call(tool: str, number: int) -> dict[str, str]:
     return {"path": f"number-{number}", **({"content": "x"} if tool == "Write" else {})}
 
 
-def test_no_edit_of_a_hook_reaches_what_the_model_may_not(
+def test_a_hook_cannot_edit_a_call_beyond_the_permissions_of_the_model(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outside = workspace.folder.parent / "outside"
@@ -129,9 +129,7 @@ def test_no_edit_of_a_hook_reaches_what_the_model_may_not(
 
 
 @pytest.mark.parametrize("command", ["sh hook.sh", "sh -c '. ./hook.sh'", "sh -c 'exec sh \"hook.sh\"'"])
-def test_hook_file_that_the_model_changes_is_not_executed(
-    workspace: Workspace, model: ModelServer, command: str
-) -> None:
+def test_hook_file_changed_by_the_model_is_not_executed(workspace: Workspace, model: ModelServer, command: str) -> None:
     hook = {"type": "command", "command": command}
     settings = {**QUICK, "profile": "permissive"}
     workspace.configure(

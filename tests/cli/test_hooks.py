@@ -78,7 +78,7 @@ def test_hook_cannot_allow_what_the_policy_denies(workspace: Workspace, model: M
     assert "denies this call" in tool_results(model)[0]
 
 
-def test_hook_that_allows_does_not_answer_a_question_for_the_user(workspace: Workspace, model: ModelServer) -> None:
+def test_hook_that_allows_does_not_replace_an_approval(workspace: Workspace, model: ModelServer) -> None:
     allow = {"hookEventName": "PreToolUse", "permissionDecision": "allow"}
     both = {
         "PreToolUse": [{"hooks": [answer(hookSpecificOutput=allow)]}],
@@ -134,7 +134,7 @@ def test_hook_edits_a_call_and_the_edited_call_is_evaluated_again(workspace: Wor
     assert not (workspace.folder / "open").exists()
 
 
-def test_what_hooks_add_reaches_the_model(workspace: Workspace, model: ModelServer) -> None:
+def test_context_added_by_hooks_reaches_the_model(workspace: Workspace, model: ModelServer) -> None:
     use_hooks(
         workspace,
         model,
@@ -164,7 +164,7 @@ def test_prompt_that_a_hook_blocks_is_not_sent(workspace: Workspace, model: Mode
     assert "Not on a Friday" in capsys.readouterr().err
 
 
-def test_stop_hook_gives_the_model_another_turn_until_it_lets_go(workspace: Workspace, model: ModelServer) -> None:
+def test_stop_hook_gives_the_model_more_turns_until_it_allows_the_end(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(
         "stop.py",
         "import json, os, sys\nsaid = json.load(sys.stdin)\n"
@@ -192,7 +192,7 @@ def test_hook_that_says_continue_false_ends_the_run(workspace: Workspace, model:
     assert len(model.received) == 1
 
 
-def test_notification_hook_is_reported_once_of_a_question(workspace: Workspace, model: ModelServer) -> None:
+def test_notification_hook_runs_once_per_question(workspace: Workspace, model: ModelServer) -> None:
     use_hooks(workspace, model, Notification=[{"hooks": [hook("cat >> notes.jsonl; echo >> notes.jsonl")]}])
     model.follow(calls("Write", path="a.txt", content="x"), says("Done"))
 
@@ -228,7 +228,7 @@ def test_hook_that_hangs_crashes_or_floods_is_a_recorded_failure(
     assert "hook" in capsys.readouterr().err
 
 
-def test_failure_of_a_required_hook_counts_as_its_no(workspace: Workspace, model: ModelServer) -> None:
+def test_failure_of_a_required_hook_is_a_denial(workspace: Workspace, model: ModelServer) -> None:
     use_hooks(workspace, model, PreToolUse=[{"hooks": [hook("exit 3", required=True)]}])
     model.follow(calls("Write", path="a.txt", content="x"), says("Done"))
 
@@ -237,7 +237,9 @@ def test_failure_of_a_required_hook_counts_as_its_no(workspace: Workspace, model
     assert not (workspace.folder / "a.txt").exists()
 
 
-def test_hook_whose_script_the_run_changed_is_not_run_and_says_no(workspace: Workspace, model: ModelServer) -> None:
+def test_hook_whose_script_was_changed_by_the_run_denies_without_running(
+    workspace: Workspace, model: ModelServer
+) -> None:
     workspace.write("guard.py", GUARD)
     use_hooks(workspace, model, PreToolUse=[{"matcher": "Write", "hooks": [hook("python3 guard.py")]}])
     model.follow(
@@ -253,7 +255,7 @@ def test_hook_whose_script_the_run_changed_is_not_run_and_says_no(workspace: Wor
     assert "changed since the run began" in tool_results(model)[-1]
 
 
-def test_replay_of_a_run_with_hooks_runs_none_and_is_equal(workspace: Workspace, model: ModelServer) -> None:
+def test_replay_of_a_run_with_hooks_is_equal_without_running_them(workspace: Workspace, model: ModelServer) -> None:
     ask = {"permissionDecision": "ask"}
     changed = {"updatedInput": {"path": "b.txt", "content": "2"}, "additionalContext": "mind the gap"}
     mark = hook("echo x >> ran; echo started")
@@ -359,7 +361,7 @@ def test_hooks_of_a_clone_do_not_run_until_it_is_trusted(
     assert "hooks_withheld" in capsys.readouterr().err
 
 
-def test_wrong_hooks_are_named_before_anything_is_sent(
+def test_invalid_hooks_are_reported_before_the_first_request(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.write(".agent/hooks.yaml", "PreToolUze:\n  - hooks: []\nStop:\n  - hooks:\n      - type: prompt\n")
@@ -376,7 +378,7 @@ def test_wrong_hooks_are_named_before_anything_is_sent(
     assert "agent.yaml" in capsys.readouterr().err
 
 
-def test_child_runs_have_the_hooks_of_the_run_above(workspace: Workspace, model: ModelServer) -> None:
+def test_child_runs_inherit_the_hooks_of_their_parent(workspace: Workspace, model: ModelServer) -> None:
     add_agent(workspace.folder, "helper", "description: Helps.", *ALLOWED)
     add_agent(workspace.folder, "lead", *ALLOWED)
     note = hook("cat >> seen.jsonl; echo >> seen.jsonl")
@@ -402,7 +404,7 @@ def test_child_runs_have_the_hooks_of_the_run_above(workspace: Workspace, model:
     assert len({each["run_id"] for each in seen}) == 2
 
 
-def test_run_without_hooks_writes_and_reads_nothing_of_them(workspace: Workspace, model: ModelServer) -> None:
+def test_run_without_hooks_reads_and_writes_no_hook_data(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model))
     model.follow(says("Done"))
 
@@ -412,7 +414,7 @@ def test_run_without_hooks_writes_and_reads_nothing_of_them(workspace: Workspace
     assert not list(Path(os.environ["HOME"]).glob(".claude*"))
 
 
-def test_hooks_that_a_pull_brings_into_an_own_folder_do_not_run(
+def test_hooks_pulled_into_a_trusted_folder_do_not_run(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     mark = tmp_path / "mark"
@@ -436,7 +438,7 @@ def test_hooks_that_a_pull_brings_into_an_own_folder_do_not_run(
     assert mark.read_text() == "x\n"
 
 
-def test_file_that_a_formatter_hook_changed_is_undone_without_a_conflict(
+def test_file_changed_by_a_formatter_hook_is_undone_without_a_conflict(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.write("a.txt", "old\n")

@@ -45,7 +45,7 @@ def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tup
     return line, process.wait(timeout=120)
 
 
-def test_run_continues_when_no_one_reads_its_events_any_more(workspace: Workspace, model: ModelServer) -> None:
+def test_run_continues_after_the_reader_of_its_events_leaves(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), calls("Write", path="b.txt", content="two"), says("done"))
 
     line, exit_code = _leave_after_one_line(
@@ -58,7 +58,7 @@ def test_run_continues_when_no_one_reads_its_events_any_more(workspace: Workspac
     assert workspace.event_types()[-1] == "run_finished"
 
 
-def test_reader_that_leaves_is_told_apart_from_a_failure(workspace: Workspace, model: ModelServer) -> None:
+def test_closed_reader_is_distinguished_from_a_failure(workspace: Workspace, model: ModelServer) -> None:
     model.follow(*(calls("Read", path=f"{number}.txt") for number in range(40)), says("done"))
     workspace.agent("run", "-q", "--max-turns", "60", "read a lot")
 
@@ -67,14 +67,14 @@ def test_reader_that_leaves_is_told_apart_from_a_failure(workspace: Workspace, m
     assert exit_code == 141
 
 
-def test_task_in_bytes_that_are_no_text_is_refused(workspace: Workspace, capsys: Capture) -> None:
+def test_task_that_is_not_valid_utf8_is_rejected(workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("run", "-q", "say \udcff\udcfe") == 2
 
     assert "error: The task is not UTF-8 text, at byte 4" in capsys.readouterr().err
     assert workspace.run_ids() == []
 
 
-def test_task_is_understood_in_a_locale_without_utf8(workspace: Workspace, model: ModelServer) -> None:
+def test_task_is_decoded_in_a_locale_without_utf8(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("done"))
     process = workspace.start("run", "-q", "größe", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
 
@@ -83,7 +83,9 @@ def test_task_is_understood_in_a_locale_without_utf8(workspace: Workspace, model
 
 
 @pytest.mark.parametrize("command", [["runs", "show"], ["runs", "cancel"], ["resume"], ["replay"]])
-def test_empty_name_is_no_run(workspace: Workspace, model: ModelServer, command: list[str], capsys: Capture) -> None:
+def test_empty_name_matches_no_run(
+    workspace: Workspace, model: ModelServer, command: list[str], capsys: Capture
+) -> None:
     model.follow(calls("ask_user", question="Which?"))
     assert workspace.agent("run", "-q", "ask") == 4
     capsys.readouterr()
@@ -109,7 +111,7 @@ def test_empty_name_is_no_run(workspace: Workspace, model: ModelServer, command:
         ["replay", "latest", "--fork-at", "4", "--provider", "nobody"],
     ],
 )
-def test_value_out_of_all_bounds_is_wrong_usage(
+def test_out_of_range_value_is_a_usage_error(
     workspace: Workspace, model: ModelServer, words: list[str], capsys: Capture
 ) -> None:
     model.follow(says("done"))
@@ -121,7 +123,7 @@ def test_value_out_of_all_bounds_is_wrong_usage(
     assert "Unexpected" not in capsys.readouterr().err
 
 
-def test_quiet_run_that_waits_still_says_for_what(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_quiet_run_still_prints_why_it_waits(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), says("done"))
 
     assert workspace.agent("run", "-q", "--profile", "guarded", "write") == 3
@@ -131,9 +133,7 @@ def test_quiet_run_that_waits_still_says_for_what(workspace: Workspace, model: M
     assert "run_started" not in told
 
 
-def test_answer_that_is_not_what_was_asked_for_is_refused_and_nothing_is_taken_in(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_invalid_answer_is_rejected_without_effect(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     fields = {
         "type": "object",
         "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}},
@@ -153,7 +153,7 @@ def test_answer_that_is_not_what_was_asked_for_is_refused_and_nothing_is_taken_i
     assert len(model.received) == 2
 
 
-def test_list_of_runs_names_the_model_that_answered(workspace: Workspace, capsys: Capture) -> None:
+def test_list_of_runs_shows_the_model_that_answered(workspace: Workspace, capsys: Capture) -> None:
     workspace.agent("run", "-q", "--provider", "offline", "greet somebody")
     capsys.readouterr()
 
@@ -164,7 +164,7 @@ def test_list_of_runs_names_the_model_that_answered(workspace: Workspace, capsys
 
 @pytest.mark.parametrize("pattern", [b"CREATE TABLE journal", b"find the needle", b"2026-03-01"])
 @pytest.mark.parametrize("instead", [b"\xff", b"x"])
-def test_damaged_store_is_named_as_such(
+def test_damaged_store_is_reported_as_damaged(
     workspace: Workspace, model: ModelServer, pattern: bytes, instead: bytes, capsys: Capture
 ) -> None:
     model.follow(says("done"))
@@ -187,7 +187,7 @@ def test_damaged_store_is_named_as_such(
 
 
 @pytest.mark.parametrize("kept", [slice(3, None), slice(0, 3)], ids=["lost", "twice"])
-def test_log_with_a_line_lost_or_twice_is_not_replayed(
+def test_log_with_a_missing_or_duplicate_line_is_not_replayed(
     workspace: Workspace, model: ModelServer, kept: slice, capsys: Capture
 ) -> None:
     model.follow(says("done"))
@@ -206,7 +206,7 @@ def test_log_with_a_line_lost_or_twice_is_not_replayed(
     assert workspace.agent("replay", "latest") == 0
 
 
-def test_home_that_is_no_folder_has_no_installed_skills(
+def test_home_that_is_not_a_folder_has_no_installed_skills(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("HOME", os.devnull)
@@ -239,7 +239,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
 @pytest.mark.slow
-def test_old_runs_can_be_listed_and_deleted_after_others_filled_the_disk(tmp_path: Path) -> None:
+def test_old_runs_can_be_listed_and_deleted_on_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     script = """
@@ -272,7 +272,7 @@ def test_export_into_a_folder_is_refused(
     assert f"error: '{target}' is a folder" in capsys.readouterr().err
 
 
-def test_skill_that_is_new_since_the_run_started_stays_out_of_it(
+def test_skill_added_after_the_start_is_not_used_by_the_run(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("done"))
@@ -287,7 +287,7 @@ def test_skill_that_is_new_since_the_run_started_stays_out_of_it(
 
 
 @pytest.mark.parametrize("key", [CTRL_C, CTRL_D])
-def test_user_who_leaves_the_question_has_the_shell_back_at_once(
+def test_interrupting_the_question_returns_to_the_shell_at_once(
     workspace: Workspace, model: ModelServer, key: str
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), says("done"))
@@ -302,7 +302,7 @@ def test_user_who_leaves_the_question_has_the_shell_back_at_once(
     assert not (workspace.folder / "a.txt").exists()
 
 
-def test_line_typed_ahead_is_the_next_answer(workspace: Workspace, model: ModelServer) -> None:
+def test_line_typed_early_answers_the_next_question(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), says("done"))
 
     with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:

@@ -13,7 +13,7 @@ from metier.tools.process.sandbox.levels import try_level
 
 
 @pytest.mark.parametrize("entry", [".", ":/nowhere", "src", "/nowhere:WORK/src"])
-def test_run_with_a_sandbox_does_not_start_while_python_imports_from_the_workspace(
+def test_sandboxed_run_does_not_start_if_python_imports_from_the_workspace(
     workspace: Workspace, model: ModelServer, entry: str
 ) -> None:
     trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))
@@ -45,7 +45,7 @@ def test_import_path_in_the_workspace_is_ignored_with_a_warning(workspace: Works
     assert not (workspace.folder / "escaped").exists()
 
 
-def test_import_path_outside_of_the_workspace_is_kept(workspace: Workspace, tmp_path: Path) -> None:
+def test_import_path_outside_the_workspace_is_kept(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
 
     process = workspace.start("runs", "list", PYTHONPATH=str(tmp_path / "elsewhere"))
@@ -55,7 +55,7 @@ def test_import_path_outside_of_the_workspace_is_kept(workspace: Workspace, tmp_
 
 
 @pytest.mark.parametrize("name", ["sitecustomize.py", "sitecustomize.pyc", "usercustomize/__init__.py"])
-def test_program_cannot_plant_a_startup_module_next_to_a_package_that_is_installed_from_the_workspace(
+def test_program_cannot_plant_a_startup_module_next_to_an_editable_package(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))

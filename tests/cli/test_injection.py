@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
         ("Write", {"path": "precious/note.txt", "content": "x"}),
     ],
 )
-def test_an_injected_order_pauses_the_run_with_exit_code_3_and_shows_the_call(
+def test_an_injected_instruction_pauses_the_run_with_exit_code_3_and_shows_the_call(
     workspace: Workspace,
     model: ModelServer,
     capsys: pytest.CaptureFixture[str],

@@ -41,7 +41,7 @@ def count_turns(workspace: Workspace) -> int:
     return len(file.read_text(encoding="utf-8")) if file.exists() else 0
 
 
-def test_an_answer_of_the_wrong_type_or_word_is_asked_for_again_without_a_turn(
+def test_an_answer_of_the_wrong_type_or_value_is_asked_for_again_without_a_turn(
     sorter: Workspace, capsys: Capture
 ) -> None:
     assert sorter.agent("run", "--provider", "offline", "use the skill sorter") == 4
@@ -70,7 +70,7 @@ def test_an_answer_without_a_required_field_of_the_open_request_is_asked_for_aga
     assert count_turns(sorter) == 1
 
 
-def test_what_is_required_of_an_answer_is_not_required_of_the_first_call(sorter: Workspace, capsys: Capture) -> None:
+def test_fields_required_in_an_answer_are_optional_in_the_first_call(sorter: Workspace, capsys: Capture) -> None:
     sorter.write("skills/sorter/impl.py", 'def execute(context):\n    return {"outputs": {"summary": "sorted"}}\n')
 
     assert sorter.agent("run", "--provider", "offline", "use the skill sorter") == 0

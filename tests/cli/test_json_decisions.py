@@ -60,9 +60,7 @@ def test_model_without_tool_calling_reads_writes_uses_a_skill_and_finishes(
     assert "shelled" in told(model.received[4], "user")
 
 
-def test_server_that_refuses_the_answers_schema_too_is_asked_in_words_alone(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_server_without_schema_support_gets_instructions_as_text(workspace: Workspace, model: ModelServer) -> None:
     model.lacking = ("tools", "response_format")
     ask_in_json(workspace)
     model.follow(decides(("finish", {"result": "Done"})))
@@ -103,7 +101,7 @@ def test_refused_tools_are_replaced_by_json_once_and_remembered_for_the_next_run
     assert "matches the request that was sent" in capsys.readouterr().out
 
 
-def test_unsupported_features_are_shown_by_doctor_and_tried_again_when_cleared(
+def test_doctor_shows_unsupported_features_and_cleared_ones_are_tried_again(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.lacking = ("tools",)
@@ -146,7 +144,7 @@ def test_native_mode_does_not_fall_back(workspace: Workspace, model: ModelServer
     ],
 )
 @pytest.mark.parametrize("mode", ["json", "native_with_json_fallback"])
-def test_broken_decision_is_repaired_once_and_then_fails_with_the_reply_named(
+def test_invalid_decision_is_repaired_once_and_then_fails_with_the_reply_quoted(
     *, mode: str, broken: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     ask_in_json(workspace, mode)
@@ -179,7 +177,7 @@ def test_repaired_decision_continues(workspace: Workspace, model: ModelServer, c
     assert "'greeter'" in told(model.received[1], "user")
 
 
-def test_answer_that_is_json_but_no_decision_is_the_result(
+def test_json_answer_that_is_not_a_decision_is_the_result(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says('{"name": "Ada", "selected": true}'))
@@ -189,9 +187,7 @@ def test_answer_that_is_json_but_no_decision_is_the_result(
     assert capsys.readouterr().out == '{"name": "Ada", "selected": true}\n'
 
 
-def test_run_that_fell_back_to_json_and_was_resumed_replays_equal(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_resumed_run_in_json_fallback_replays_equal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.lacking = ("tools", "tool_choice")
     model.follow(
         decides(("ask_user", {"question": "Which color?"})),

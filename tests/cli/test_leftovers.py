@@ -43,7 +43,7 @@ def read_mark(process: int) -> str:
 
 
 @pytest.mark.parametrize("level", ["full", "kernel", "none"])
-def test_the_next_start_clears_away_what_a_killed_supervisor_left(
+def test_the_next_start_removes_leftovers_of_a_killed_supervisor(
     level: str, workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if level in ("full", "kernel"):

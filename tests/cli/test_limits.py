@@ -68,9 +68,7 @@ def test_a_run_that_took_too_long_continues_with_more_time(
     assert workspace.agent("resume", run_id, "--timeout", "60", "--quiet") == 0
 
 
-def test_a_run_that_its_provider_ended_is_tried_again(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_run_ended_by_a_provider_error_is_retried(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "max_llm_retries": 0})
     model.follow(look("a"), fails(500), says("At last."))
     assert workspace.agent("run", "Look around") == 8
@@ -82,7 +80,7 @@ def test_a_run_that_its_provider_ended_is_tried_again(
     assert len(model.received) == 3
 
 
-def test_a_step_of_a_task_at_its_limit_continues_where_it_was(
+def test_a_task_step_at_its_limit_continues_from_there(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "max_turns": 2})
@@ -99,7 +97,7 @@ def test_a_step_of_a_task_at_its_limit_continues_where_it_was(
     assert len(model.received) == 4
 
 
-def test_an_offline_run_at_its_turn_limit_continues_with_the_parts_that_are_left(
+def test_an_offline_run_at_its_turn_limit_continues_with_the_remaining_parts(
     workspace: Workspace, capsys: Capture
 ) -> None:
     add_scripted(workspace, "stock-taker", "Take stock of the shelves.", 'print(\'{"summary": "three shelves"}\')\n')
@@ -127,7 +125,7 @@ def test_a_user_at_a_terminal_is_asked_whether_to_continue(workspace: Workspace,
         assert terminal.wait_for_end() == 0
 
 
-def test_continue_in_a_chat_continues_beyond_the_limit(workspace: Workspace, model: ModelServer) -> None:
+def test_continue_in_a_chat_raises_the_limit(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "max_turns": 1})
     model.follow(look("a"), says("Found nothing."))
     with chat_terminal(workspace.folder) as terminal:

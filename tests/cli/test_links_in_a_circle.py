@@ -21,7 +21,7 @@ def circled(workspace: Workspace, model: ModelServer) -> Workspace:
 
 
 @pytest.mark.parametrize("name", ["loop", "context", ".agent"])
-def test_a_run_does_not_start_without_what_a_circle_of_links_hides(
+def test_a_run_does_not_start_if_a_link_cycle_hides_its_files(
     name: str, circled: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     put_circle(circled, name)
@@ -35,9 +35,7 @@ def test_a_run_does_not_start_without_what_a_circle_of_links_hides(
     assert model.received == []
 
 
-def test_a_circle_of_links_among_the_places_of_skills_is_reported(
-    circled: Workspace, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_cycle_in_the_skill_folders_is_reported(circled: Workspace, capfd: pytest.CaptureFixture[str]) -> None:
     put_circle(circled, ".claude")
 
     circled.agent("run", "say hello")

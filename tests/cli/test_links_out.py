@@ -83,7 +83,7 @@ def show_everything(workspace: Workspace, model: ModelServer, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_link_in_a_clone_brings_no_file_of_the_user_to_the_model_or_the_screen(
+def test_link_in_a_clone_exposes_no_user_file_to_the_model_or_the_screen(
     clone: Workspace,
     model: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_link_in_a_clone_brings_no_file_of_the_user_to_the_model_or_the_screen(
 
 
 @pytest.mark.parametrize("kind", ["a key as SKILL.md", "a skill", "agents and tasks", "the soul", "settings"])
-def test_absolute_link_out_of_ones_own_folder_is_not_followed_either(
+def test_absolute_link_out_of_a_trusted_folder_is_not_followed(
     workspace: Workspace,
     model: ModelServer,
     capfd: pytest.CaptureFixture[str],
@@ -132,7 +132,7 @@ def test_link_to_another_place_of_the_same_folder_is_followed(
     assert "You are called Inside." in sent
 
 
-def test_pipe_in_the_place_of_a_definition_is_refused_and_not_waited_for(
+def test_pipe_instead_of_a_definition_is_rejected_without_blocking(
     workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (workspace.folder / ".agent/skills/helper").mkdir(parents=True)
@@ -163,7 +163,7 @@ os._exit(code)
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3])
-def test_no_file_of_the_home_folder_but_the_agents_own_is_opened_during_a_run(
+def test_a_run_opens_only_its_own_files_in_the_home_folder(
     workspace: Workspace, model: ModelServer, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     home = fill_home()

@@ -17,7 +17,7 @@ def write_and_tell(workspace: Workspace, model: ModelServer) -> str:
     return (workspace.folder / "runs" / workspace.run_ids()[-1] / "events.jsonl").read_text(encoding="utf-8")
 
 
-def test_the_event_log_has_size_and_hash_of_long_arguments_and_replies(
+def test_the_event_log_records_size_and_hash_of_long_arguments_and_replies(
     workspace: Workspace, model: ModelServer
 ) -> None:
     log = write_and_tell(workspace, model)
@@ -38,7 +38,7 @@ def test_the_event_log_has_size_and_hash_of_long_arguments_and_replies(
     assert max(len(line) for line in log.splitlines()) < 4_000
 
 
-def test_the_journal_keeps_what_the_event_log_leaves_out(
+def test_the_journal_keeps_bodies_omitted_from_the_event_log(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_and_tell(workspace, model)
@@ -50,7 +50,7 @@ def test_the_journal_keeps_what_the_event_log_leaves_out(
     assert workspace.agent("replay", "latest") == 0
 
 
-def test_whole_bodies_are_in_the_log_where_that_is_asked_for(workspace: Workspace, model: ModelServer) -> None:
+def test_the_log_contains_full_bodies_on_request(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime=QUICK, logging={"debug_llm_bodies": True})
 
     log = write_and_tell(workspace, model)
@@ -59,9 +59,7 @@ def test_whole_bodies_are_in_the_log_where_that_is_asked_for(workspace: Workspac
     assert "Sentence 500 of" in log
 
 
-def test_a_call_that_waits_for_approval_or_is_refused_is_logged_without_its_body(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_pending_or_denied_call_is_logged_without_its_body(workspace: Workspace, model: ModelServer) -> None:
     outside = calls("Write", path="../../outside.txt", content=CONTENT)
     model.follow(outside, calls("Write", path="long.txt", content=CONTENT), says("Done."))
 

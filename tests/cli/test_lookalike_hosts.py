@@ -5,7 +5,7 @@ from model_server import ModelServer, calls
 from run_workspace import QUICK, Workspace, use_model
 
 
-def test_question_about_an_address_shows_its_host_as_a_resolver_sees_it(
+def test_approval_of_a_url_shows_the_host_that_is_resolved(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})

@@ -80,7 +80,7 @@ def roll_back(workspace: Workspace, run_id: str, *, entries: int) -> None:
     database.close()
 
 
-def test_a_journal_behind_its_event_log_stops_the_run_and_says_what_is_missing(
+def test_a_journal_behind_its_event_log_stops_the_run_and_lists_the_missing_entries(
     *, workspace: Workspace, model: ModelServer, effects: Path, capsys: Capture
 ) -> None:
     run_id = leave_killed(workspace, model, effects)
@@ -96,7 +96,7 @@ def test_a_journal_behind_its_event_log_stops_the_run_and_says_what_is_missing(
     assert effects.read_text() == "xx"
 
 
-def test_an_accepted_loss_continues_and_asks_about_each_step_whose_effect_was_lost(
+def test_after_an_accepted_loss_each_lost_step_is_asked_about(
     *, workspace: Workspace, model: ModelServer, effects: Path, capsys: Capture
 ) -> None:
     run_id = leave_killed(workspace, model, effects)
@@ -114,7 +114,7 @@ def test_an_accepted_loss_continues_and_asks_about_each_step_whose_effect_was_lo
     assert list((workspace.folder / "runs" / run_id).glob("events.lost-*.jsonl"))
 
 
-def test_a_step_started_before_the_store_was_copied_is_asked_about_as_one_that_may_be_done(
+def test_a_step_started_before_the_store_was_copied_has_an_unknown_outcome(
     *, workspace: Workspace, model: ModelServer, effects: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     """As after a restore of the run folder from a plain copy: a store that was copied is another one."""
@@ -140,7 +140,7 @@ def test_a_step_started_before_the_store_was_copied_is_asked_about_as_one_that_m
     assert begun.read_text() == "x"
 
 
-def test_a_run_whose_database_vanished_is_found_by_its_folder(
+def test_a_run_missing_from_the_database_is_found_by_its_folder(
     *, workspace: Workspace, model: ModelServer, effects: Path, capsys: Capture
 ) -> None:
     run_id = leave_killed(workspace, model, effects)
@@ -154,7 +154,7 @@ def test_a_run_whose_database_vanished_is_found_by_its_folder(
     assert effects.read_text() == "xx"
 
 
-def test_the_latest_of_two_runs_of_one_second_is_not_taken_for_a_lost_one(
+def test_the_latest_of_two_runs_in_the_same_second_is_not_reported_as_lost(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("First."), says("Second."))

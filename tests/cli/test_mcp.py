@@ -34,7 +34,7 @@ def get_reports(workspace: Workspace) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_tool_of_a_real_server_is_offered_called_and_answers(workspace: Workspace, model: ModelServer) -> None:
+def test_a_tool_of_a_real_server_is_offered_and_called(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, time=use_time())
     model.follow(calls("time___get_current_time", timezone="Europe/Berlin"), says("Done."))
 
@@ -46,7 +46,7 @@ def test_a_tool_of_a_real_server_is_offered_called_and_answers(workspace: Worksp
     assert get_reports(workspace) == [("time", "started")]
 
 
-def test_a_pattern_of_a_server_is_matched_in_linear_time_or_its_tool_is_left_out(
+def test_a_server_pattern_is_matched_in_linear_time_or_its_tool_is_omitted(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     accept(workspace, bad=use_hostile("--patterns"))
@@ -59,7 +59,7 @@ def test_a_pattern_of_a_server_is_matched_in_linear_time_or_its_tool_is_left_out
     assert "bad___looks_ahead" not in get_offered(model)
 
 
-def test_a_result_is_held_against_the_pattern_of_its_output_schema_in_linear_time(
+def test_a_result_is_validated_against_an_output_pattern_in_linear_time(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile("--patterns"))
@@ -113,9 +113,7 @@ def git(workspace: Workspace, *args: str, check: bool = True) -> str:
     return done.stdout
 
 
-def test_a_server_that_was_not_accepted_is_never_started_and_the_run_is_reported(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_an_unaccepted_server_is_not_started_and_the_run_reports_it(workspace: Workspace, model: ModelServer) -> None:
     define(workspace, bad=use_hostile())
     model.follow(says("Done."))
 
@@ -127,7 +125,7 @@ def test_a_server_that_was_not_accepted_is_never_started_and_the_run_is_reported
     assert get_reports(workspace) == [("bad", "not_accepted")]
 
 
-def test_a_changed_definition_has_to_be_accepted_again(workspace: Workspace, model: ModelServer) -> None:
+def test_a_changed_definition_must_be_accepted_again(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     define(workspace, bad=use_hostile("--other"))
     model.follow(says("Done."))
@@ -146,7 +144,7 @@ def test_without_a_terminal_nothing_is_accepted_by_accident(workspace: Workspace
     assert count_lines(workspace, "starts.txt") == 0
 
 
-def test_a_dry_run_knows_the_tools_and_starts_no_server(
+def test_a_dry_run_lists_the_tools_without_starting_a_server(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -162,7 +160,7 @@ def test_a_dry_run_knows_the_tools_and_starts_no_server(
     assert model.received == []
 
 
-def test_a_server_that_dies_in_a_call_is_an_error_to_read_and_is_started_again(
+def test_a_server_that_dies_during_a_call_returns_an_error_and_is_restarted(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -178,7 +176,7 @@ def test_a_server_that_dies_in_a_call_is_an_error_to_read_and_is_started_again(
     assert get_reports(workspace) == [("bad", "started"), ("bad", "ended"), ("bad", "started")]
 
 
-def test_a_server_that_hangs_is_ended_in_time_with_everything_it_started(
+def test_a_hanging_server_is_killed_after_the_timeout_with_its_children(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -207,7 +205,7 @@ def configure(workspace: Workspace, model: ModelServer, **mcp: object) -> None:
         ("ask", "asked the model: True"),
     ],
 )
-def test_whatever_a_server_does_the_model_reads_something_short_and_clean(
+def test_the_model_gets_short_sanitized_results_from_a_hostile_server(
     workspace: Workspace, model: ModelServer, tool: str, expected: str
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -220,7 +218,9 @@ def test_whatever_a_server_does_the_model_reads_something_short_and_clean(
     assert "\x1b" not in get_result(model)
 
 
-def test_a_server_that_cannot_live_is_given_up_and_the_run_continues(workspace: Workspace, model: ModelServer) -> None:
+def test_a_server_that_keeps_crashing_is_abandoned_and_the_run_continues(
+    workspace: Workspace, model: ModelServer
+) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(*[calls("bad___die", text=str(number)) for number in range(6)], says("I give up."))
 
@@ -230,7 +230,7 @@ def test_a_server_that_cannot_live_is_given_up_and_the_run_continues(workspace: 
     assert count_lines(workspace, "starts.txt") == 5
 
 
-def test_a_server_that_does_not_start_gives_the_reason_in_its_own_words(workspace: Workspace, capsys: Capture) -> None:
+def test_a_server_that_fails_to_start_is_reported_with_its_own_message(workspace: Workspace, capsys: Capture) -> None:
     define(workspace, bad=use_hostile("--dead"), gone={"command": "no-such-program-here"})
 
     assert workspace.agent("mcp", "accept", "--all", "--yes") == 1
@@ -240,7 +240,7 @@ def test_a_server_that_does_not_start_gives_the_reason_in_its_own_words(workspac
     assert "it could not be started: No such file or directory" in told
 
 
-def test_a_tool_that_is_described_differently_later_is_not_called_until_accepted_again(
+def test_a_tool_with_a_changed_description_must_be_accepted_again(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -260,9 +260,7 @@ def test_a_tool_that_is_described_differently_later_is_not_called_until_accepted
     assert workspace.agent("mcp", "list") == 0
 
 
-def test_a_server_that_changes_its_tools_in_the_middle_of_a_run_is_noticed(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_server_that_changes_its_tools_during_a_run_is_detected(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(calls("bad___shift"), calls("bad___count"), says("Done."))
 
@@ -273,7 +271,7 @@ def test_a_server_that_changes_its_tools_in_the_middle_of_a_run_is_noticed(
     assert count_lines(workspace, "starts.txt") == 1
 
 
-def test_a_killed_agent_leaves_no_server_and_the_call_is_with_unknown_outcome_not_repeated(
+def test_a_killed_agent_leaves_no_server_and_its_call_has_an_unknown_outcome(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -292,7 +290,7 @@ def test_a_killed_agent_leaves_no_server_and_the_call_is_with_unknown_outcome_no
     assert workspace.agent("resume", "latest", "--quiet", "--answer", "skip") == 0
 
 
-def test_a_resumed_run_keeps_to_the_tools_it_started_with(workspace: Workspace, model: ModelServer) -> None:
+def test_a_resumed_run_keeps_its_original_tools(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(calls("bad___refuse"), says("Done."))
     assert workspace.agent("run", "Do it", "--profile", "guarded", "--quiet") == 3
@@ -307,7 +305,7 @@ def test_a_resumed_run_keeps_to_the_tools_it_started_with(workspace: Workspace, 
     assert count_lines(workspace, "calls.txt") == 0
 
 
-def test_a_server_sees_an_allow_list_of_variables_and_its_secrets_never_show(
+def test_a_server_gets_allowlisted_variables_and_its_secrets_are_hidden(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "-".join(("quite", "unlikely", "words"))
@@ -328,7 +326,7 @@ def test_a_server_sees_an_allow_list_of_variables_and_its_secrets_never_show(
     assert secret not in json.dumps(model.received)
 
 
-def test_a_missing_variable_stops_before_anything_is_sent(
+def test_a_missing_variable_stops_the_run_before_the_first_request(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("MY_VALUE", "here")
@@ -341,7 +339,7 @@ def test_a_missing_variable_stops_before_anything_is_sent(
     assert model.received == []
 
 
-def test_a_server_s_word_that_a_tool_only_reads_is_believed_where_the_settings_say_so(
+def test_a_read_only_hint_is_accepted_only_from_trusted_servers(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -360,7 +358,7 @@ def test_a_server_s_word_that_a_tool_only_reads_is_believed_where_the_settings_s
     assert "counted x" in get_result(model)
 
 
-def test_rules_and_the_access_file_speak_of_servers_by_name(workspace: Workspace, model: ModelServer) -> None:
+def test_rules_and_the_access_file_refer_to_servers_by_name(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     rules = "tool_approvals:\n  rules:\n    - {tool: bad/*, verdict: deny, reason: not today}\n"
     (workspace.folder / ".agent/policy.yaml").write_text(rules)
@@ -374,7 +372,9 @@ def test_rules_and_the_access_file_speak_of_servers_by_name(workspace: Workspace
     assert count_lines(workspace, "starts.txt") == 0
 
 
-def test_servers_that_the_settings_leave_out_are_off(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_servers_missing_from_the_settings_are_disabled(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
     accept(workspace, bad=use_hostile())
     configure(workspace, model, servers="none")
     model.follow(says("Done."))
@@ -387,7 +387,7 @@ def test_servers_that_the_settings_leave_out_are_off(workspace: Workspace, model
     assert [row["state"] for row in json.loads(capsys.readouterr().out.partition("\n")[2])] == ["off"]
 
 
-def test_the_list_names_every_tool_and_what_its_server_claims(workspace: Workspace, capsys: Capture) -> None:
+def test_the_list_shows_every_tool_and_the_claims_of_its_server(workspace: Workspace, capsys: Capture) -> None:
     accept(workspace, bad=use_hostile())
     capsys.readouterr()
 

@@ -64,7 +64,7 @@ def has_escaped(workspace: Workspace) -> bool:
 
 
 @pytest.mark.parametrize("path", ["server/main.py", "server/json.py"])
-def test_a_program_cannot_rewrite_what_a_server_outside_is_started_from(
+def test_a_program_cannot_rewrite_the_code_of_an_unsandboxed_server(
     serving: Workspace, model: ModelServer, path: str
 ) -> None:
     accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
@@ -106,7 +106,7 @@ def test_files_that_changed_between_runs_are_accepted_again(
         ({"command": sys.executable, "args": ["server/main.py"], "env": {"PYTHONPATH": "."}}, ["json.py"]),
     ],
 )
-def test_a_server_that_may_run_any_code_of_the_workspace_is_confined_like_a_program(
+def test_a_server_that_can_run_any_workspace_code_is_sandboxed_like_a_program(
     serving: Workspace,
     model: ModelServer,
     capsys: pytest.CaptureFixture[str],
@@ -143,7 +143,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("definition", "path"), NAMED)
-def test_every_file_and_folder_that_a_definition_names_counts_as_its_code(
+def test_every_file_and_folder_named_in_a_definition_counts_as_its_code(
     definition: dict[str, Any], path: str, tmp_path: Path
 ) -> None:
     (tmp_path / "lib").mkdir()
@@ -159,7 +159,7 @@ def test_every_file_and_folder_that_a_definition_names_counts_as_its_code(
 
 
 @pytest.mark.parametrize(("arguments", "is_open"), [(["."], False), (["-I", "."], True), (["-I."], True)])
-def test_the_whole_workspace_is_code_only_where_an_option_is_reported(
+def test_the_whole_workspace_is_code_only_with_certain_options(
     arguments: list[str], is_open: bool, tmp_path: Path
 ) -> None:
     server = ServerDefinition(name="x", command="/opt/unknown", args=tuple(arguments))
@@ -169,7 +169,7 @@ def test_the_whole_workspace_is_code_only_where_an_option_is_reported(
     assert (found.roots, found.is_open) == ((), is_open)
 
 
-def test_one_that_the_settings_keep_outside_is_not_started_then(
+def test_an_unsandboxed_server_with_access_to_workspace_code_is_not_started(
     serving: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MCP_OUTSIDE_SANDBOX", "pry")
@@ -183,7 +183,7 @@ def test_one_that_the_settings_keep_outside_is_not_started_then(
     assert "may run any code of the workspace" in get_result(model)
 
 
-def test_a_server_that_is_elsewhere_is_started_as_before(serving: Workspace, model: ModelServer) -> None:
+def test_a_server_outside_the_workspace_is_started_as_before(serving: Workspace, model: ModelServer) -> None:
     accept(serving, pry={"command": sys.executable, "args": [str(SERVER), "."]})
     rewrite_then_call(model, serving, "json.py")
 
@@ -193,7 +193,7 @@ def test_a_server_that_is_elsewhere_is_started_as_before(serving: Workspace, mod
     assert '"home": true' in get_result(model).replace("\\", "") or '"out"' in get_result(model).replace("\\", "")
 
 
-def test_an_acceptance_of_an_older_version_is_asked_about_where_code_is_in_the_workspace(
+def test_an_acceptance_of_an_older_version_is_renewed_for_workspace_code(
     serving: Workspace, model: ModelServer
 ) -> None:
     accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
@@ -209,7 +209,7 @@ def test_an_acceptance_of_an_older_version_is_asked_about_where_code_is_in_the_w
     assert "changed since it was accepted" in get_result(model)
 
 
-def test_a_program_that_a_server_outside_starts_by_name_is_never_one_of_the_workspace(
+def test_an_unsandboxed_server_finds_no_program_in_the_workspace(
     serving: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = serving.folder

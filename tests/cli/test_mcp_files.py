@@ -26,7 +26,7 @@ def test_server_of_the_shared_file_is_used_after_a_user_accepted_it(
     capsys.readouterr()
 
 
-def test_own_file_wins_and_what_we_cannot_use_of_the_shared_one_is_only_a_warning(
+def test_own_file_overrides_the_shared_one_whose_unusable_entries_are_warnings(
     workspace: Workspace, capsys: Capture
 ) -> None:
     workspace.write(".agent/mcp.json", json.dumps({"mcpServers": {"time": {"command": "own-time"}}}))
@@ -63,7 +63,7 @@ def test_server_is_added_accepted_and_removed_by_commands(workspace: Workspace, 
     assert json.loads(capsys.readouterr().out)[0]["state"] == "not accepted"
 
 
-def test_other_servers_and_keys_of_the_file_stay(workspace: Workspace) -> None:
+def test_other_servers_and_keys_in_the_file_are_kept(workspace: Workspace) -> None:
     workspace.write(".mcp.json", json.dumps({"inputs": [1], "mcpServers": {"a": {"command": "a", "timeout": 3}}}))
 
     assert workspace.agent("mcp", "add", "b", "--url", "https://b.example/mcp", "--shared") == 0
@@ -86,16 +86,14 @@ def test_other_servers_and_keys_of_the_file_stay(workspace: Workspace) -> None:
         (("x", "--url", "ftp://a.example"), "must begin with http"),
     ],
 )
-def test_what_cannot_be_added_changes_no_file(
-    workspace: Workspace, words: tuple[str, ...], says: str, capsys: Capture
-) -> None:
+def test_a_failed_add_changes_no_file(workspace: Workspace, words: tuple[str, ...], says: str, capsys: Capture) -> None:
     assert workspace.agent("mcp", "add", *words) == 2
 
     assert says in capsys.readouterr().err
     assert not (workspace.folder / ".agent/mcp.json").exists()
 
 
-def test_file_that_cannot_be_used_is_not_written_over(workspace: Workspace, capsys: Capture) -> None:
+def test_invalid_file_is_not_overwritten(workspace: Workspace, capsys: Capture) -> None:
     file = workspace.write(".agent/mcp.json", "{broken")
 
     assert workspace.agent("mcp", "add", "x", "--", "y") == 2

@@ -53,7 +53,7 @@ def find_seen(model: ModelServer) -> dict[str, bool]:
     return {name: seen[name] for name in NOTHING}
 
 
-def test_a_server_is_enclosed_where_a_sandbox_is_required(
+def test_a_server_runs_in_the_sandbox_if_one_is_required(
     prying: Workspace,
     model: ModelServer,
     level: str,
@@ -72,7 +72,7 @@ def test_a_server_is_enclosed_where_a_sandbox_is_required(
 
 
 @pytest.mark.parametrize("outside", ["prying", "all"])
-def test_a_server_that_the_settings_leave_out_runs_as_the_user_does_and_the_list_is_reported(
+def test_a_server_exempted_in_the_settings_runs_unsandboxed_and_is_marked_in_the_list(
     prying: Workspace,
     model: ModelServer,
     level: str,
@@ -93,7 +93,7 @@ def test_a_server_that_the_settings_leave_out_runs_as_the_user_does_and_the_list
     assert "    runs with your permissions, without a sandbox\n" in capsys.readouterr().out
 
 
-def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_is_reported(
+def test_a_server_runs_unsandboxed_if_none_is_required_and_the_list_shows_it(
     prying: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prying.agent("run", "Look", "-q") == 0
@@ -105,7 +105,7 @@ def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_is_repo
     assert json.loads(capsys.readouterr().out)[0]["sandbox"] == "outside"
 
 
-def test_no_server_is_tried_where_a_sandbox_is_required_and_turned_off(
+def test_no_server_is_started_if_the_sandbox_is_required_but_disabled(
     prying: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENT_RUNTIME_PROFILE", "strict")

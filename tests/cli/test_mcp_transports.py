@@ -90,7 +90,7 @@ def test_a_server_answers_over_http(workspace: Workspace, model: ModelServer) ->
     assert "hello there" in get_results(model)[0]
 
 
-def test_an_http_server_that_went_away_is_an_error_to_read(workspace: Workspace, model: ModelServer) -> None:
+def test_an_unreachable_http_server_returns_an_error(workspace: Workspace, model: ModelServer) -> None:
     with serving_everything() as url:
         accept(workspace, everything={"url": url})
     model.follow(calls("everything___echo", message="anyone?"), says("Nobody there."))
@@ -100,7 +100,7 @@ def test_an_http_server_that_went_away_is_an_error_to_read(workspace: Workspace,
     assert "MCP server 'everything' does not start" in get_results(model)[0]
 
 
-def test_an_http_server_that_was_started_again_is_connected_to_again(tmp_path: Path) -> None:
+def test_a_restarted_http_server_is_reconnected(tmp_path: Path) -> None:
     (port,) = find_free_ports(1)
     place = ServerPlace(workspace=tmp_path, environ={}, logs=None, options=McpOptions(), clean=lambda text: text)
     server = ServerDefinition(name="e", url=f"http://127.0.0.1:{port}/mcp")
@@ -128,7 +128,7 @@ def test_an_http_server_that_was_started_again_is_connected_to_again(tmp_path: P
     assert anyio.run(converse) == ["Echo: first", "server_died", "Echo: again"]
 
 
-def test_an_http_server_that_answers_without_end_is_cut_off(workspace: Workspace, capsys: Capture) -> None:
+def test_an_endless_http_response_is_cut_off(workspace: Workspace, capsys: Capture) -> None:
     class Endless(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
@@ -158,7 +158,7 @@ def test_an_http_server_that_answers_without_end_is_cut_off(workspace: Workspace
     assert "MCP server 'endless' does not start" in capsys.readouterr().err
 
 
-def test_calls_of_one_reply_run_side_by_side_in_one_process(workspace: Workspace, model: ModelServer) -> None:
+def test_calls_of_one_reply_run_concurrently_in_one_process(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, time=use_time())
     zones = ("UTC", "Asia/Tokyo", "America/Lima")
     model.follow(Reply(calls=tuple(("time___get_current_time", {"timezone": zone}) for zone in zones)), says("Done."))
@@ -170,7 +170,7 @@ def test_calls_of_one_reply_run_side_by_side_in_one_process(workspace: Workspace
     assert [event["payload"]["state"] for event in started] == ["started"]
 
 
-def test_a_call_next_to_one_that_takes_too_long_is_told_that_the_server_ended(
+def test_a_call_concurrent_with_a_timeout_reports_that_the_server_ended(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -182,7 +182,7 @@ def test_a_call_next_to_one_that_takes_too_long_is_told_that_the_server_ended(
     assert all("MCP server 'bad'" in result for result in get_results(model))
 
 
-def test_without_the_sdk_the_command_says_what_to_install(workspace: Workspace) -> None:
+def test_without_the_sdk_the_command_names_the_extra_to_install(workspace: Workspace) -> None:
     define(workspace, bad=use_hostile())
     code = (
         "import sys; sys.modules['mcp'] = None\nfrom metier.cli.main import run\n"
@@ -210,7 +210,7 @@ def test_a_run_without_servers_does_not_load_the_sdk(workspace: Workspace, model
     assert done.stdout.splitlines() == ["Done.", "[]"]
 
 
-def test_doctor_says_which_servers_wait_to_be_accepted(workspace: Workspace, capsys: Capture) -> None:
+def test_doctor_lists_servers_that_need_acceptance(workspace: Workspace, capsys: Capture) -> None:
     accept(workspace, known=use_hostile())
     define(workspace, known=use_hostile(), other=use_hostile("--other"))
     capsys.readouterr()

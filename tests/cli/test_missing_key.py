@@ -42,7 +42,7 @@ def list_runs(folder: Path) -> list[str]:
     return agent(folder, "runs", "list").stdout.split()
 
 
-def test_missing_key_is_reported_with_what_to_do_and_leaves_no_run(empty: Path) -> None:
+def test_missing_key_is_reported_with_a_hint_and_creates_no_run(empty: Path) -> None:
     done = agent(empty, "run", "Say hello")
 
     assert done.returncode == 8
@@ -63,7 +63,7 @@ def test_missing_key_of_a_task_step_is_reported_before_the_task_starts(empty: Pa
     assert list_runs(empty) == []
 
 
-def test_python_call_without_a_key_raises_with_what_to_do(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_call_without_a_key_raises_with_a_hint(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(empty.parent / "home"))
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)
@@ -75,7 +75,7 @@ def test_python_call_without_a_key_raises_with_what_to_do(empty: Path, monkeypat
     assert list_runs(empty) == []
 
 
-def test_run_whose_key_is_gone_resumes_once_the_key_is_set(
+def test_run_with_a_missing_key_resumes_after_the_key_is_set(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     workspace.configure(model={"provider": "openai", "name": "m"}, runtime=QUICK)
@@ -116,7 +116,7 @@ def test_the_only_key_chooses_the_provider(empty: Path, variable: str, chosen: s
     ]
 
 
-def test_settings_win_over_the_only_key(empty: Path) -> None:
+def test_settings_override_the_only_key(empty: Path) -> None:
     (empty / "agent.yaml").write_text("model: {provider: anthropic}\n")
 
     done = agent(empty, "run", "Say hello", OPENAI_API_KEY="k" * 20)
@@ -125,7 +125,7 @@ def test_settings_win_over_the_only_key(empty: Path) -> None:
     assert "Provider 'anthropic' has no API key" in done.stderr
 
 
-def test_two_keys_choose_nothing_and_are_named(empty: Path) -> None:
+def test_two_keys_select_no_provider_and_are_named(empty: Path) -> None:
     done = agent(empty, "run", "Say hello", OPENAI_API_KEY="k" * 20, GEMINI_API_KEY="k" * 20)
 
     assert done.returncode == 8

@@ -28,7 +28,7 @@ def use(workspace: Workspace, vendors: VendorServers, provider: str, **more: obj
 
 @pytest.mark.parametrize("named", VENDORS)
 @pytest.mark.parametrize("default", VENDORS)
-def test_a_provider_in_the_model_flag_is_asked(
+def test_a_provider_in_the_model_flag_is_used(
     *, default: str, named: str, workspace: Workspace, vendors: VendorServers
 ) -> None:
     use(workspace, vendors, default)
@@ -40,7 +40,7 @@ def test_a_provider_in_the_model_flag_is_asked(
 
 @pytest.mark.parametrize("named", VENDORS)
 @pytest.mark.parametrize("default", VENDORS)
-def test_a_provider_in_the_model_of_an_agent_is_asked(
+def test_a_provider_in_the_model_of_an_agent_is_used(
     *, default: str, named: str, workspace: Workspace, vendors: VendorServers, capsys: Capture
 ) -> None:
     use(workspace, vendors, default)
@@ -64,7 +64,7 @@ def test_a_provider_in_the_model_of_an_agent_is_asked(
         ("openai/meta-llama/Llama-3", "meta-llama/Llama-3"),
     ],
 )
-def test_only_a_known_provider_as_the_first_part_routes(
+def test_only_a_known_provider_prefix_selects_a_provider(
     *, provider: str, name: str, sent: str, workspace: Workspace, vendors: VendorServers
 ) -> None:
     use(workspace, vendors, provider)
@@ -75,7 +75,7 @@ def test_only_a_known_provider_as_the_first_part_routes(
 
 
 @pytest.mark.parametrize("name", ["anthropic/claude-x", "openai/gpt-oss-20b"])
-def test_a_name_that_is_set_together_with_its_provider_is_sent_as_it_is(
+def test_a_name_set_together_with_its_provider_is_sent_unchanged(
     *, name: str, workspace: Workspace, vendors: VendorServers
 ) -> None:
     use(workspace, vendors, "openai", name=name)
@@ -86,7 +86,7 @@ def test_a_name_that_is_set_together_with_its_provider_is_sent_as_it_is(
     assert vendors.asked == [("openai", name)] * 2
 
 
-def test_a_repeated_provider_is_dropped(workspace: Workspace, vendors: VendorServers) -> None:
+def test_a_repeated_provider_prefix_is_dropped(workspace: Workspace, vendors: VendorServers) -> None:
     use(workspace, vendors, "gemini", name="gemini/g-x")
 
     assert workspace.agent("run", "-q", "Hello") == 0
@@ -95,7 +95,7 @@ def test_a_repeated_provider_is_dropped(workspace: Workspace, vendors: VendorSer
     assert vendors.asked == [("gemini", "g-x")] * 2
 
 
-def test_a_name_in_the_settings_routes_when_no_provider_is_set_with_it(
+def test_a_name_in_the_settings_selects_the_provider_if_none_is_set(
     workspace: Workspace, vendors: VendorServers, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     workspace.configure(model={"name": "gemini/g-x", "providers": vendors.settings()}, runtime=QUICK)
@@ -112,7 +112,7 @@ def test_a_name_in_the_settings_routes_when_no_provider_is_set_with_it(
     assert "AGENT_MODEL_NAME" in line
 
 
-def test_allowed_models_are_those_of_their_provider(
+def test_allowed_models_are_matched_with_their_provider(
     workspace: Workspace, vendors: VendorServers, capsys: Capture
 ) -> None:
     use(workspace, vendors, "openai", name="standard", allowed_models=["standard", "gemini/g-x"])
@@ -124,9 +124,7 @@ def test_allowed_models_are_those_of_their_provider(
     assert "'anthropic/g-x' is not allowed here" in capsys.readouterr().err
 
 
-def test_a_child_of_a_routed_run_starts_from_the_provider_of_the_settings(
-    workspace: Workspace, vendors: VendorServers
-) -> None:
+def test_a_child_run_uses_the_provider_from_the_settings(workspace: Workspace, vendors: VendorServers) -> None:
     add_agent(workspace.folder, "router", "model: gemini/g-x", "tools: [delegate]", "profile: permissive")
     add_agent(workspace.folder, "checker", "model: c-x", "profile: permissive")
     call = {"functionCall": {"name": "delegate", "args": {"agent": "checker", "task": "Look"}}}
@@ -149,7 +147,7 @@ def test_forks_keep_or_change_the_provider(workspace: Workspace, vendors: Vendor
     assert vendors.asked == [("gemini", "g-x"), ("gemini", "g-x"), ("openai", "o-x")]
 
 
-def test_a_chat_changes_to_a_model_of_another_provider(
+def test_a_chat_can_switch_to_a_model_of_another_provider(
     workspace: Workspace, vendors: VendorServers, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", StringIO("/model gemini/g-x\nHello\n/model\n"))
@@ -179,13 +177,13 @@ def test_a_provider_alone_uses_its_default_model(
     assert (shown["provider"], shown["name"]) == (provider, default)
 
 
-def test_provider_flag_alone_asks_the_default_model(workspace: Workspace, vendors: VendorServers) -> None:
+def test_provider_flag_alone_uses_the_default_model(workspace: Workspace, vendors: VendorServers) -> None:
     assert workspace.agent("run", "-q", "--provider", "gemini", "Hello") == 0
 
     assert vendors.asked == [("gemini", "gemini-2.5-pro")]
 
 
-def test_server_of_your_own_needs_a_model_name(workspace: Workspace, vendors: VendorServers, capsys: Capture) -> None:
+def test_custom_server_needs_a_model_name(workspace: Workspace, vendors: VendorServers, capsys: Capture) -> None:
     assert workspace.agent("run", "-q", "--provider", "openai", "Hello") == 2
 
     assert (vendors.asked, workspace.run_ids()) == ([], [])

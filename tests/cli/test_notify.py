@@ -89,7 +89,7 @@ def make_due(workspace: Workspace) -> None:
         database.execute("UPDATE outbox SET due_at = '2000-01-01T00:00:00.000000+00:00'")
 
 
-def test_approval_and_end_are_told_with_a_signature(
+def test_approval_and_end_are_sent_with_a_signature(
     workspace: Workspace, model: ModelServer, receiver: Receiver, capsys: Capture
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), says("Done with sk-ant-api03-" + "a" * 40))
@@ -157,7 +157,9 @@ def test_process_killed_while_the_receiver_hangs_leaves_the_message_for_the_next
     assert [message["type"] for message in receiver.messages] == ["run.ended"]
 
 
-def test_budget_is_reported_once_at_four_fifths(workspace: Workspace, model: ModelServer, receiver: Receiver) -> None:
+def test_budget_warning_is_sent_once_at_80_percent(
+    workspace: Workspace, model: ModelServer, receiver: Receiver
+) -> None:
     prices = "openai:\n  m: {window_tokens: 100000, prices: {input: 1000, output: 1000, as_of: 2026-10-10}}\n"
     workspace.write("facts.yaml", prices)
     workspace.configure(
@@ -174,7 +176,7 @@ def test_budget_is_reported_once_at_four_fifths(workspace: Workspace, model: Mod
     assert told["max_cost_usd"] == 0.27
 
 
-def test_message_about_an_entry_that_was_never_written_is_not_sent(
+def test_message_about_an_unwritten_entry_is_not_sent(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     model.follow(says("Done"))
@@ -219,7 +221,7 @@ def test_webhook_without_a_secret_is_refused_before_the_run_starts(
     assert model.received == []
 
 
-def test_clone_does_not_choose_who_is_reported(
+def test_clone_cannot_set_the_webhook(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
 

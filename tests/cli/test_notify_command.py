@@ -51,7 +51,7 @@ def has_escaped(workspace: Workspace) -> bool:
         (["sh", "-c", "helper; date"], ".venv/bin/date", r"#!/bin/sh\n: > OUT\n"),
     ],
 )
-def test_program_planted_in_a_strict_run_is_not_run_as_the_notification(
+def test_planted_program_is_not_run_as_the_notification_command(
     strict: Workspace, model: ModelServer, command: list[str], path: str, text: str
 ) -> None:
     configure(strict, model, *command)
@@ -66,9 +66,7 @@ def test_program_planted_in_a_strict_run_is_not_run_as_the_notification(
 @pytest.mark.parametrize(
     "command", [["sh", "scripts/notify.sh"], ["sh", "-c", ". $AGENT_PROJECT_DIR/scripts/notify.sh"]]
 )
-def test_accepted_script_cannot_be_rewritten_by_a_program(
-    strict: Workspace, model: ModelServer, command: list[str]
-) -> None:
+def test_program_cannot_rewrite_an_accepted_script(strict: Workspace, model: ModelServer, command: list[str]) -> None:
     configure(strict, model, *command)
     assert strict.agent("notify", "accept", "--yes") == 0
     plant(strict, model, "scripts/notify.sh", r": > OUT\n")
@@ -102,9 +100,7 @@ def test_script_of_the_workspace_must_be_accepted_first(
     assert model.received == []
 
 
-def test_script_that_changed_since_it_was_accepted_does_not_run(
-    strict: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_script_changed_after_acceptance_does_not_run(strict: Workspace, model: ModelServer, capsys: Capture) -> None:
     configure(strict, model, "scripts/notify.sh")
     (strict.folder / "scripts/notify.sh").chmod(0o755)
     assert strict.agent("notify", "accept", "--yes") == 0
@@ -124,7 +120,7 @@ def test_script_that_changed_since_it_was_accepted_does_not_run(
     assert strict.agent("run", "Do it again", "-q") == 2
 
 
-def test_script_that_changes_while_the_user_is_asked_is_not_accepted(strict: Workspace, model: ModelServer) -> None:
+def test_script_changed_during_the_question_is_not_accepted(strict: Workspace, model: ModelServer) -> None:
     configure(strict, model, "sh", "scripts/notify.sh")
     with agent_terminal(strict.folder, "notify", "accept") as terminal:
         terminal.wait_for("Accept these files as they are?")
@@ -147,7 +143,7 @@ def test_script_that_changes_while_the_user_is_asked_is_not_accepted(strict: Wor
         ["sh", "-c", "cd $AGENT_PROJECT_DIR && git log"],
     ],
 )
-def test_command_that_may_run_any_file_of_the_workspace_is_refused(
+def test_command_that_can_run_any_workspace_file_is_rejected(
     strict: Workspace, model: ModelServer, capsys: Capture, command: list[str]
 ) -> None:
     strict.write("tell.py", "")
@@ -160,7 +156,7 @@ def test_command_that_may_run_any_file_of_the_workspace_is_refused(
     assert "notify.command may run any code of the workspace" in capsys.readouterr().err
 
 
-def test_command_without_files_of_the_workspace_needs_no_acceptance(
+def test_command_without_workspace_files_needs_no_acceptance(
     strict: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     tool = tmp_path / "tools/tell.sh"
@@ -178,7 +174,7 @@ def test_command_without_files_of_the_workspace_needs_no_acceptance(
     assert folder == str(Path.home())
 
 
-def test_program_in_a_folder_that_the_settings_open_to_programs_is_not_found(
+def test_program_in_a_writable_folder_of_the_settings_is_not_found(
     strict: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     tools = strict.write("../home/.cargo/bin/notify-me", f"#!/bin/sh\n: > {strict.folder.parent}/escaped\n")

@@ -60,7 +60,7 @@ def test_the_outcome_of_the_skill_is_the_outcome_of_the_run(
     assert "counter" in str(told["message"])
 
 
-def test_a_request_that_no_skill_matches_fails_and_says_what_to_do(workspace: Workspace, capsys: Capture) -> None:
+def test_a_request_without_a_matching_skill_fails_with_a_hint(workspace: Workspace, capsys: Capture) -> None:
     code = workspace.agent("run", "--provider", "offline", "translate the poem into Finnish")
 
     told = capsys.readouterr()
@@ -74,7 +74,7 @@ def test_a_request_that_no_skill_matches_fails_and_says_what_to_do(workspace: Wo
     assert "agent skills route" in told.err
 
 
-def test_what_was_done_is_still_given_where_another_part_failed(workspace: Workspace, capsys: Capture) -> None:
+def test_results_of_other_parts_are_returned_if_one_part_failed(workspace: Workspace, capsys: Capture) -> None:
     add_scripted(workspace, "stock-taker", "Take stock of the shelves.", 'print(\'{"summary": "three shelves"}\')\n')
 
     told = outcome(workspace, capsys, "take stock of the shelves, then translate the poem into Finnish")
@@ -83,9 +83,7 @@ def test_what_was_done_is_still_given_where_another_part_failed(workspace: Works
     assert "three shelves" in str(told["result"])
 
 
-def test_a_failed_script_hands_over_to_the_next_skill_that_fits_and_to_no_other(
-    workspace: Workspace, capsys: Capture
-) -> None:
+def test_a_failed_script_hands_over_only_to_the_next_matching_skill(workspace: Workspace, capsys: Capture) -> None:
     add_scripted(workspace, "stock-taker", "Take stock of the shelves.", "import sys\nsys.exit(3)\n")
     add_scripted(workspace, "poet", "Write a poem about the sea.", 'print(\'{"summary": "waves"}\')\n')
 

@@ -45,7 +45,7 @@ def test_run_pauses_at_its_budget_with_its_own_exit_code(
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_run_pauses_when_its_time_is_over_and_the_request_is_sent_again(
+def test_run_pauses_at_its_time_limit_and_sends_the_request_again_on_resume(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done"))

@@ -46,7 +46,7 @@ def start(workspace: Workspace, capfd: pytest.CaptureFixture[str]) -> Start:
 
 
 @pytest.mark.parametrize("output", ["text", "json", "stream-json"])
-def test_answer_that_repeats_a_key_and_steers_the_terminal_is_shown_harmless(
+def test_answer_with_a_key_and_control_sequences_is_shown_sanitized(
     start: Start, model: ModelServer, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -61,7 +61,7 @@ def test_answer_that_repeats_a_key_and_steers_the_terminal_is_shown_harmless(
         assert RAW.search(shown) is None
 
 
-def test_no_command_shows_what_a_run_recorded_raw(
+def test_no_command_prints_recorded_text_unsanitized(
     workspace: Workspace, start: Start, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -77,7 +77,7 @@ def test_no_command_shows_what_a_run_recorded_raw(
             assert RAW.search(shown) is None, (command, RAW.search(shown))
 
 
-def test_json_means_the_same_after_characters_were_escaped(start: Start, model: ModelServer) -> None:
+def test_json_is_equivalent_after_escaping(start: Start, model: ModelServer) -> None:
     model.follow(says(HOSTILE))
 
     done = start("run", "Say it", "--output-format", "json")
@@ -98,7 +98,7 @@ def test_persian_and_indic_joiners_are_kept_in_lists(workspace: Workspace, start
 @pytest.mark.parametrize(
     "command", [["runs", "list"], ["approvals", "list"], ["runs", "gc", "--keep", "0"]], ids=["runs", "approvals", "gc"]
 )
-def test_list_that_fails_before_its_first_row_writes_no_half_of_an_answer(
+def test_list_that_fails_before_its_first_row_prints_no_partial_output(
     workspace: Workspace, start: Start, command: list[str]
 ) -> None:
     empty = start(*command, "--json")

@@ -43,7 +43,7 @@ def test_stdout_is_exactly_the_json(workspace: Workspace, model: ModelServer, ca
     assert json.dumps(SCHEMA) in str(model.received[0]["messages"])
 
 
-def test_wrong_result_gets_one_repair_turn_that_is_held_to_the_schema(
+def test_invalid_result_gets_one_repair_turn_with_the_schema(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says('{"city": 3}'), says(json.dumps(GOOD)))
@@ -59,7 +59,7 @@ def test_wrong_result_gets_one_repair_turn_that_is_held_to_the_schema(
     assert "3 is not of type 'string'" in told
 
 
-def test_result_that_stays_wrong_fails_with_every_error_and_an_empty_stdout(
+def test_result_that_stays_invalid_fails_with_every_error_and_empty_stdout(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Three days in Bern"), says('{"city": 3, "days": 0}'))
@@ -74,7 +74,7 @@ def test_result_that_stays_wrong_fails_with_every_error_and_an_empty_stdout(
     assert len(model.received) == 2
 
 
-def test_server_that_takes_no_schema_is_asked_without_it(
+def test_server_without_schema_support_gets_a_request_without_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.lacking = ("response_format",)
@@ -86,7 +86,7 @@ def test_server_that_takes_no_schema_is_asked_without_it(
     assert [("response_format" in body) for body in model.refused] == [True]
 
 
-def test_words_where_the_schema_wants_a_string_become_a_json_string(
+def test_plain_text_becomes_a_json_string_if_the_schema_is_a_string(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Bern, of course"))
@@ -96,7 +96,7 @@ def test_words_where_the_schema_wants_a_string_become_a_json_string(
     assert json.loads(capsys.readouterr().out) == "Bern, of course"
 
 
-def test_schema_is_on_record_so_that_a_resumed_run_is_held_to_it_and_a_replay_is_equal(
+def test_schema_is_recorded_and_applied_by_resume_and_replay(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     file = workspace.write("trip.schema.json", json.dumps(SCHEMA))
@@ -120,7 +120,7 @@ def test_schema_is_on_record_so_that_a_resumed_run_is_held_to_it_and_a_replay_is
         ('{"pattern": "^(?=a)b"}', "the pattern '^(?=a)b' cannot be used: invalid perl operator: (?="),
     ],
 )
-def test_what_is_no_schema_is_refused_before_anything_is_sent(
+def test_invalid_schema_is_rejected_before_the_first_request(
     workspace: Workspace, model: ModelServer, capsys: Capture, given: str, says_why: str
 ) -> None:
     assert workspace.agent("run", "-q", "--output-schema", given, "Plan a trip") == 2
@@ -140,7 +140,7 @@ def test_pattern_that_would_backtrack_forever_is_matched_in_linear_time(
     assert "does not match '^(a+)+$'" in capsys.readouterr().err
 
 
-def test_run_that_fails_otherwise_is_reported_next_to_an_empty_stdout(workspace: Workspace, capsys: Capture) -> None:
+def test_other_failures_are_reported_with_empty_stdout(workspace: Workspace, capsys: Capture) -> None:
     assert run(workspace, "--provider", "offline") == 1
 
     said = capsys.readouterr()
@@ -148,7 +148,7 @@ def test_run_that_fails_otherwise_is_reported_next_to_an_empty_stdout(workspace:
     assert "Nothing was done" in said.err
 
 
-def test_json_output_has_the_value_next_to_the_text(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_json_output_has_the_value_and_the_text(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says(json.dumps(GOOD)))
 
     assert run(workspace, "--output-format", "json") == 0

@@ -56,7 +56,7 @@ def problems(workspace: Workspace) -> list[dict[str, Any]]:
         "python3 ~/mark.sh",
     ],
 )
-def test_command_does_not_run_a_script_outside_of_the_skill_in_charge(
+def test_command_does_not_run_a_script_outside_the_skill_in_charge(
     borrowing: Workspace, model: ModelServer, line: str
 ) -> None:
     model.follow(USE, calls("Bash", command=line), says("done"))
@@ -135,7 +135,7 @@ def test_refusal_is_the_same_in_a_replay_after_the_skill_is_gone(
     assert capsys.readouterr().out.startswith("Replay matches: ")
 
 
-def test_policy_explain_names_the_script(borrowing: Workspace, capsys: Capture) -> None:
+def test_policy_explain_shows_the_script(borrowing: Workspace, capsys: Capture) -> None:
     given = json.dumps({"command": "sh skills/shared/mark.sh"})
 
     borrowing.agent("policy", "explain", "Bash", "--args", given, "--skill", "borrower", "--json")

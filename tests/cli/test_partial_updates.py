@@ -55,7 +55,7 @@ def test_json_events_have_no_partial_updates_unless_asked_for(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["watch", "attach"])
-def test_a_detached_run_shows_text_while_it_arrives(
+def test_a_detached_run_streams_text(
     workspace: Workspace, model: ModelServer, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
@@ -78,7 +78,7 @@ def test_a_detached_run_shows_text_while_it_arrives(
 
 
 @pytest.mark.slow
-def test_a_detached_run_shows_output_of_a_running_command(
+def test_a_detached_run_streams_output_of_a_running_command(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")

@@ -27,7 +27,7 @@ def write(workspace: Workspace, name: str, text: str) -> Path:
     return file
 
 
-def test_explain_says_the_verdict_the_rule_and_the_canonical_arguments(workspace: Workspace, capsys: Capture) -> None:
+def test_explain_prints_the_verdict_the_rule_and_the_canonical_arguments(workspace: Workspace, capsys: Capture) -> None:
     write(workspace, "rules.yaml", RULES)
     call = ["policy", "explain", "Read", "--rules", "rules.yaml", "--root", "/repo", "--json"]
 
@@ -45,7 +45,7 @@ def test_explain_says_the_verdict_the_rule_and_the_canonical_arguments(workspace
     assert (asked["verdict"], asked["rule"], asked["arguments"]) == ("ask", None, {"path": "/etc/passwd"})
 
 
-def test_a_batch_gives_one_verdict_a_line_in_order(
+def test_a_batch_prints_one_verdict_per_line_in_order(
     workspace: Workspace, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(workspace, "rules.yaml", RULES)
@@ -64,7 +64,7 @@ def test_a_batch_gives_one_verdict_a_line_in_order(
     assert verdicts == ["deny", "allow", "ask", "allow", "allow"]
 
 
-def test_a_line_that_cannot_be_evaluated_gives_the_reason_and_the_others_are_evaluated(
+def test_an_invalid_line_prints_its_reason_and_the_others_are_evaluated(
     workspace: Workspace, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = '{"tool": "Read", "rules": [{"tool": "Raed", "allow": true}]}\nnonsense\n{"tool": "Read", "rules": []}\n'
@@ -78,7 +78,7 @@ def test_a_line_that_cannot_be_evaluated_gives_the_reason_and_the_others_are_eva
     assert third["verdict"] == "ask"
 
 
-def test_a_rule_file_that_does_not_load_ends_with_2_file_and_line(workspace: Workspace, capsys: Capture) -> None:
+def test_an_invalid_rule_file_exits_with_2_and_shows_file_and_line(workspace: Workspace, capsys: Capture) -> None:
     write(workspace, "rules.yaml", "rules:\n  - tool: Read\n    alow: true\n")
 
     assert workspace.agent("policy", "explain", "Read", "--rules", "rules.yaml") == 2
@@ -86,7 +86,7 @@ def test_a_rule_file_that_does_not_load_ends_with_2_file_and_line(workspace: Wor
     assert "rules.yaml:3: error: Unknown key 'alow' [unknown_key] (Did you mean 'allow'?)" in capsys.readouterr().err
 
 
-def test_the_rules_of_an_agent_narrow_those_of_the_host(workspace: Workspace, capsys: Capture) -> None:
+def test_the_rules_of_an_agent_restrict_those_of_the_host(workspace: Workspace, capsys: Capture) -> None:
     write(workspace, ".agent/policy.yaml", "rules:\n  - tool: Write\n    allow: true\n")
     approvals = "tool_approvals:\n  rules:\n    - tool: Write\n      verdict: ask\n"
     write(workspace, ".agent/agents/clerk/AGENT.md", f"---\nname: Clerk\n{approvals}---\nWork.\n")
@@ -104,7 +104,7 @@ def test_the_rules_of_an_agent_narrow_those_of_the_host(workspace: Workspace, ca
     assert "Did you mean 'clerk'?" in capsys.readouterr().err
 
 
-def test_the_examples_of_every_file_are_tried(workspace: Workspace, capsys: Capture) -> None:
+def test_the_examples_of_every_file_are_checked(workspace: Workspace, capsys: Capture) -> None:
     write(workspace, ".agent/policy.yaml", RULES)
     example = "    - tool: Write\n      verdict: ask\n      examples: {ask: [{path: a}]}\n"
     agent = write(
@@ -119,9 +119,7 @@ def test_the_examples_of_every_file_are_tried(workspace: Workspace, capsys: Capt
     assert "AGENT.md:7: error: Example 1 under 'deny' is judged 'ask' [failed_example]" in capsys.readouterr().err
 
 
-def test_a_run_does_not_start_under_a_policy_that_cannot_be_used(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_run_does_not_start_with_an_invalid_policy(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     write(workspace, ".agent/policy.yaml", "rules:\n  - tool: script_rum\n    allow: true\n")
 
     assert workspace.agent("run", "Greet") == 2
@@ -130,7 +128,7 @@ def test_a_run_does_not_start_under_a_policy_that_cannot_be_used(
     assert model.received == []
 
 
-def test_a_denied_call_does_not_run_and_the_model_reads_why(
+def test_a_denied_call_does_not_run_and_the_model_gets_the_reason(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     write(workspace, ".agent/policy.yaml", "rules:\n  - tool: script_run\n    allow: false\n    reason: No scripts\n")
@@ -143,7 +141,7 @@ def test_a_denied_call_does_not_run_and_the_model_reads_why(
     assert "Not run: Rule 1 of the host denies this call: No scripts" in told
 
 
-def test_backtest_shows_which_past_calls_new_rules_would_decide_differently(
+def test_backtest_lists_past_calls_that_new_rules_decide_differently(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Done."))
@@ -161,7 +159,7 @@ def test_backtest_shows_which_past_calls_new_rules_would_decide_differently(
     assert (change["tool"], change["was"], change["now"]) == ("script_run", "allow", "ask")
 
 
-def test_a_resumed_run_keeps_the_policy_it_started_with(workspace: Workspace, model: ModelServer) -> None:
+def test_a_resumed_run_keeps_its_original_policy(workspace: Workspace, model: ModelServer) -> None:
     policy = write(workspace, ".agent/policy.yaml", "rules:\n  - tool: script_run\n    allow: false\n")
     model.follow(
         calls("ask_user", question="Which?"),

@@ -62,7 +62,7 @@ def test_every_layer_is_shown_in_order_with_source_hash_and_cost(workspace: Work
     assert workspace.run_ids() == []
 
 
-def test_without_agents_skills_and_context_files_the_built_in_words_are_there(
+def test_built_in_instructions_are_used_without_agents_skills_and_context_files(
     workspace: Workspace, capsys: Capture
 ) -> None:
     workspace.configure(skills={"dir": "nowhere"})
@@ -91,7 +91,7 @@ def test_a_task_is_shown_with_its_file_and_its_agent(workspace: Workspace, capsy
     assert workspace.agent("prompt", "show", "--task", "wekly") == 2
 
 
-def test_what_is_shown_of_a_step_is_what_the_run_of_the_step_is_reported(
+def test_the_prompt_shown_for_a_step_is_the_prompt_of_its_run(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     add_agent(workspace.folder, "checker", body="You check facts.")
@@ -123,7 +123,7 @@ def test_what_is_shown_of_a_step_is_what_the_run_of_the_step_is_reported(
     assert f"Show one of them: {children[0]}, {children[1]}" in capsys.readouterr().err
 
 
-def test_what_is_shown_before_a_run_is_what_the_run_is_reported(
+def test_the_prompt_shown_before_a_run_is_the_prompt_of_the_run(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     write_context(workspace, base="Be brief.")
@@ -139,7 +139,7 @@ def test_what_is_shown_before_a_run_is_what_the_run_is_reported(
     assert [text for text in layers if json.dumps(text)[1:-1] not in sent] == []
 
 
-def test_each_turn_is_made_again_as_it_was_sent_whatever_the_files_say_now(
+def test_each_turn_is_rebuilt_as_sent_despite_changed_files(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     write_context(workspace, base="The old words.", soul='{"tone": "dry"}')
@@ -183,7 +183,7 @@ def test_two_turns_are_compared_to_the_first_byte_that_differs(
     assert f"differ from byte {difference['offset']} on" in capsys.readouterr().out
 
 
-def test_a_file_that_is_too_large_is_truncated_with_a_marker_and_the_run_is_reported(
+def test_an_oversized_file_is_truncated_with_a_marker_and_the_run_reports_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     write_context(workspace, soul=json.dumps({"story": "x" * 20_000}))
@@ -207,7 +207,7 @@ def test_a_file_that_is_too_large_is_truncated_with_a_marker_and_the_run_is_repo
         ("system_prompt.md", b"x" * 1_000_001, 1, "The file is larger than 1000000 bytes"),
     ],
 )
-def test_a_context_file_that_cannot_be_used_ends_a_run_before_it_starts(
+def test_an_unusable_context_file_prevents_the_start_of_a_run(
     *, name: str, data: bytes, line: int, sentence: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     file = workspace.folder / "context" / name
@@ -223,7 +223,9 @@ def test_a_context_file_that_cannot_be_used_ends_a_run_before_it_starts(
 @pytest.mark.parametrize(
     "arguments", [["--turn", "1"], ["--run", "latest", "--agent", "x"], ["--run", "latest", "--turn", "9"]]
 )
-def test_calls_that_mean_nothing_are_refused(*, arguments: list[str], workspace: Workspace, model: ModelServer) -> None:
+def test_meaningless_option_combinations_are_rejected(
+    *, arguments: list[str], workspace: Workspace, model: ModelServer
+) -> None:
     model.follow(says("Done."))
     assert workspace.agent("run", "-q", "Greet") == 0
 

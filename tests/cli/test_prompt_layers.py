@@ -45,7 +45,7 @@ def test_workspace_prompt_follows_the_operating_instructions_and_does_not_replac
         assert 0 <= system.find(point) < own, point
 
 
-def test_initialised_workspace_still_tells_the_model_how_to_work(workspace: Workspace, model: ModelServer) -> None:
+def test_initialized_workspace_keeps_the_operating_instructions(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done"))
     settings = (workspace.folder / "agent.yaml").read_text()
     (workspace.folder / "agent.yaml").unlink()
@@ -64,9 +64,7 @@ SELF_EXPLANATORY = {
 """Parameters whose name says it all: every description costs tokens in every request."""
 
 
-def test_every_built_in_tool_and_every_parameter_that_needs_it_is_described_on_the_wire(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_requests_describe_every_built_in_tool_and_unclear_parameter(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done"))
 
     assert workspace.agent("run", "-q", "Greet") == 0
@@ -84,7 +82,7 @@ def test_every_built_in_tool_and_every_parameter_that_needs_it_is_described_on_t
     assert "relative to the workspace" in offered["Read"]["parameters"]["properties"]["path"]["description"]
 
 
-def test_model_is_told_date_system_folder_and_branch_behind_the_stable_prefix(
+def test_date_system_folder_and_branch_follow_the_stable_prefix(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.write(".git/HEAD", "ref: refs/heads/feature/rates\n")
@@ -107,7 +105,7 @@ def test_model_is_told_date_system_folder_and_branch_behind_the_stable_prefix(
     assert "matches the request that was sent" in capsys.readouterr().out
 
 
-def test_inputs_of_a_task_reach_the_model_as_json_and_unused_ones_are_a_warning(
+def test_task_inputs_reach_the_model_as_json_and_unused_ones_cause_a_warning(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.write(".agent/tasks/report/TASK.md", TASK)
@@ -122,7 +120,7 @@ def test_inputs_of_a_task_reach_the_model_as_json_and_unused_ones_are_a_warning(
     assert "Input 'days' is in no body of the task" in "".join(capsys.readouterr())
 
 
-def test_plan_of_the_model_is_on_record_and_shown(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_plan_of_the_model_is_recorded_and_shown(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     steps = [{"step": "Look around", "status": "done"}, {"step": "Tidy up", "status": "in_progress"}]
     model.follow(calls("plan", steps=steps), says("Done"))
 

@@ -103,7 +103,7 @@ def test_folders_around_protected_paths_cannot_be_renamed_away(
     assert json.loads((run / "events.jsonl").read_text().splitlines()[0])["payload"]["sandbox"] == level
 
 
-def test_what_is_missing_is_not_made_where_the_log_folder_is_outside(
+def test_missing_protected_paths_are_not_created_with_an_external_log_folder(
     workspace: Workspace, model: ModelServer, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "settings.yaml"
@@ -126,7 +126,7 @@ def test_what_is_missing_is_not_made_where_the_log_folder_is_outside(
     ]
 
 
-def test_a_link_to_the_instructions_that_is_swapped_is_restored_and_ends_the_run(
+def test_a_swapped_link_to_the_instructions_is_restored_and_ends_the_run(
     workspace: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A link is not held in place by a mount: that it leads elsewhere is found afterwards."""
@@ -154,7 +154,7 @@ def test_a_link_to_the_instructions_that_is_swapped_is_restored_and_ends_the_run
     assert workspace.agent("replay", "latest") == 0
 
 
-def test_changed_rules_are_restored_from_before_the_program(
+def test_rules_changed_by_a_program_are_restored(
     workspace: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The user's own edits while a program runs count too: nothing tells them apart."""
@@ -188,7 +188,7 @@ def test_changed_rules_are_restored_from_before_the_program(
     assert workspace.events()[0]["payload"]["sandbox"] == level
 
 
-def test_programs_that_leave_protected_paths_alone_stop_nothing(
+def test_programs_that_do_not_touch_protected_paths_do_not_stop_the_run(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     """A repository that is made, a key that is written and a file that is touched are ordinary work."""
@@ -212,7 +212,7 @@ os.rename("build/a.txt", "build/b.txt")
     assert level in {"full", "kernel"}
 
 
-def test_a_program_changes_no_instructions_of_the_next_run(
+def test_a_program_cannot_change_the_instructions_of_the_next_run(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
@@ -230,7 +230,7 @@ def test_a_program_changes_no_instructions_of_the_next_run(
     assert level in {"full", "kernel"}
 
 
-def test_a_program_makes_no_instructions_of_the_next_run(
+def test_a_program_cannot_create_instructions_for_the_next_run(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
@@ -243,7 +243,7 @@ def test_a_program_makes_no_instructions_of_the_next_run(
     assert level in {"full", "kernel"}
 
 
-def test_instructions_that_the_user_opened_may_be_made_on_level_full(
+def test_writable_instructions_can_be_created_at_level_full(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
@@ -257,7 +257,7 @@ def test_instructions_that_the_user_opened_may_be_made_on_level_full(
 
 
 @pytest.mark.parametrize("name", ["AGENTS.md", ".mcp.json"])
-def test_folder_with_the_name_of_instructions_is_none(
+def test_folder_named_like_an_instructions_file_is_ignored(
     workspace: Workspace, model: ModelServer, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workspace.folder / name).mkdir()

@@ -60,7 +60,7 @@ def test_refused_connection_names_the_address(workspace: Workspace, capsys: pyte
     assert "model.providers.openai.base_url" in shown
 
 
-def test_wait_beyond_the_limit_is_reported(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_delay_beyond_the_limit_is_reported(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(429, b'{"error": {"message": "slow down"}}', retry_after="7200") as url:
         use(workspace, url)
 
@@ -78,7 +78,7 @@ def test_wait_beyond_the_limit_is_reported(workspace: Workspace, capsys: pytest.
         ("text/event-stream", b"data: not json at all\n\n", "not json at all"),
     ],
 )
-def test_reply_that_cannot_be_read_is_quoted(
+def test_invalid_reply_is_quoted(
     workspace: Workspace, capsys: pytest.CaptureFixture[str], kind: str, body: bytes, words: str
 ) -> None:
     with answering(200, body, content_type=kind) as url:
@@ -89,7 +89,9 @@ def test_reply_that_cannot_be_read_is_quoted(
     assert words in capsys.readouterr().err
 
 
-def test_prompt_that_is_too_large_names_the_setting(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_an_oversized_prompt_names_the_setting(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     use(workspace, "http://127.0.0.1:9/v1", max_context_tokens=2100, response_headroom_tokens=2000)
 
     workspace.agent("run", "x" * 3_000)
@@ -97,7 +99,7 @@ def test_prompt_that_is_too_large_names_the_setting(workspace: Workspace, capsys
     assert "model.max_context_tokens" in capsys.readouterr().err
 
 
-def test_certificates_are_read_only_for_a_connection_that_is_secured(
+def test_certificates_are_loaded_only_for_tls_connections(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "absent.pem")

@@ -52,7 +52,7 @@ def check_replay(workspace: Workspace) -> None:
     assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
 
 
-def test_a_lower_window_after_context_too_long_is_used_by_resume(
+def test_resume_uses_a_smaller_window_after_context_too_long(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(TOO_LONG, says("Done."))
@@ -64,7 +64,7 @@ def test_a_lower_window_after_context_too_long_is_used_by_resume(
     check_replay(workspace)
 
 
-def test_a_smaller_prompt_is_tried_once_by_itself(workspace: Workspace, model: ModelServer) -> None:
+def test_a_smaller_prompt_is_tried_once_automatically(workspace: Workspace, model: ModelServer) -> None:
     workspace.write("long.txt", "line of the file\n" * 3000)
     workspace.configure(model={**use_model(model), "max_context_tokens": 60_000}, runtime=QUICK)
     model.follow(calls("Read", path="long.txt"), TOO_LONG, calls("Read", path="agent.yaml"), says("Done."))
@@ -77,7 +77,7 @@ def test_a_smaller_prompt_is_tried_once_by_itself(workspace: Workspace, model: M
     check_replay(workspace)
 
 
-def test_a_new_address_after_connection_lost_is_used_by_resume(
+def test_resume_uses_a_new_base_url_after_connection_lost(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     with socket.socket() as closed:
@@ -94,9 +94,7 @@ def test_a_new_address_after_connection_lost_is_used_by_resume(
     check_replay(workspace)
 
 
-def test_a_model_that_is_not_found_is_replaced_by_resume(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_resume_replaces_a_model_that_was_not_found(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(fails(404, "no such model"), says("Done."))
     shown = fail(workspace, capsys)
     assert "(not_found)" in shown
@@ -111,7 +109,7 @@ def test_a_model_that_is_not_found_is_replaced_by_resume(
     check_replay(workspace)
 
 
-def test_json_mode_after_tools_unsupported_is_used_by_resume(
+def test_resume_uses_json_mode_after_tools_unsupported(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.configure(model={**use_model(model), "structured_output_mode": "native"}, runtime=QUICK)
@@ -124,7 +122,7 @@ def test_json_mode_after_tools_unsupported_is_used_by_resume(
     check_replay(workspace)
 
 
-def test_the_provider_of_the_command_line_stays_when_the_settings_name_another(
+def test_the_provider_flag_overrides_the_settings_at_resume(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     """A choice for one run is not overridden by the settings file."""
@@ -142,7 +140,7 @@ def test_the_provider_of_the_command_line_stays_when_the_settings_name_another(
     assert changes(workspace) == []
 
 
-def test_a_run_that_its_provider_did_not_end_keeps_its_model(
+def test_a_run_without_a_provider_error_keeps_its_model(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Done."))
@@ -156,9 +154,7 @@ def test_a_run_that_its_provider_did_not_end_keeps_its_model(
     assert model.received[-1]["model"] == "m"
 
 
-def test_later_steps_of_a_task_use_the_new_address_too(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_later_steps_of_a_task_use_the_new_base_url(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     workspace.write(".agent/tasks/two/TASK.md", "---\nname: Two\nnext: next.md\n---\n\nDo the first thing.\n")
     workspace.write(".agent/tasks/two/next.md", "---\nname: Next\n---\n\nDo the second thing.\n")
     model.follow(fails(404, "no such model"), says("One."), says("Two."))
@@ -169,9 +165,7 @@ def test_later_steps_of_a_task_use_the_new_address_too(
     assert [body["model"] for body in model.received] == ["m", "m2", "m2"]
 
 
-def test_settings_that_cannot_be_used_at_resume_can_be_corrected(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_invalid_settings_at_resume_can_be_corrected(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(fails(404, "no such model"), says("Done."))
     fail(workspace, capsys)
     run_id = workspace.run_ids()[-1]

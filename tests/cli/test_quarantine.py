@@ -101,7 +101,7 @@ def list_names(workspace: Workspace) -> list[str]:
     return sorted(path.name for path in workspace.folder.iterdir())
 
 
-def test_moved_and_filled_folders_open_nothing_in_the_next_call(
+def test_moved_and_filled_folders_grant_no_access_in_the_next_call(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     secrets = ["sub/.env", "sub/server.key", "a/b/secrets.yaml", "/".join(["a", *["deep"] * 70, ".env"])]
@@ -139,7 +139,7 @@ def test_no_program_starts_in_a_workspace_that_is_too_large_to_search(
     assert workspace.events()[0]["payload"]["sandbox"] == level
 
 
-def test_created_instructions_and_rules_are_moved_to_quarantine_and_reported(
+def test_created_instructions_and_rules_are_quarantined_and_reported(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     workspace.write("context/notes.md", "mine")
@@ -180,7 +180,7 @@ def wait_for_file(file: Path, agent: subprocess.Popen[str]) -> None:
         tick.wait(0.01)
 
 
-def test_a_program_and_the_user_see_the_same_names_while_it_runs(
+def test_a_running_program_and_the_user_see_the_same_names(
     workspace: Workspace, model: ModelServer, level: Level, tmp_path: Path, settings: tuple[str, str]
 ) -> None:
     workspace.write("src/main.py", "")
@@ -200,7 +200,7 @@ def test_a_program_and_the_user_see_the_same_names_while_it_runs(
     assert [path.stem for path in workspace.folder.glob("runs/*/quarantine/*/*")] == [".git"]
 
 
-def test_a_second_run_ignores_what_a_program_of_the_first_creates(
+def test_a_second_run_ignores_files_created_by_a_program_of_the_first(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
     (workspace.folder / "context").mkdir()
@@ -216,7 +216,7 @@ def test_a_second_run_ignores_what_a_program_of_the_first_creates(
     assert not os.path.lexists(workspace.folder / "CLAUDE.md")
 
 
-def test_paths_that_a_killed_program_left_are_not_read_and_moved_by_the_next_run(
+def test_leftovers_of_a_killed_program_are_quarantined_unread_by_the_next_run(
     workspace: Workspace, model: ModelServer
 ) -> None:
     quarantine = workspace.folder / "runs/quarantine"
@@ -238,7 +238,7 @@ def test_paths_that_a_killed_program_left_are_not_read_and_moved_by_the_next_run
     assert not Path(record).exists()
 
 
-def test_a_repository_that_a_program_creates_makes_no_clone_the_users_own(
+def test_a_repository_created_by_a_program_does_not_make_a_clone_trusted(
     workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["/usr/bin/git", "init", "--quiet", "."], check=True)
@@ -254,7 +254,7 @@ def test_a_repository_that_a_program_creates_makes_no_clone_the_users_own(
     os.close(descriptor)
 
 
-def test_a_file_that_the_agent_writes_while_a_program_runs_stays(workspace: Workspace, model: ModelServer) -> None:
+def test_a_file_written_by_the_agent_during_a_program_is_kept(workspace: Workspace, model: ModelServer) -> None:
     descriptor, _ = record_launch(
         "0123456789abcdef", workspace=str(workspace.folder), missing=["AGENTS.md", "CLAUDE.md"], quarantine=""
     )
@@ -270,7 +270,7 @@ def test_a_file_that_the_agent_writes_while_a_program_runs_stays(workspace: Work
     assert not (workspace.folder / "CLAUDE.md").exists()
 
 
-def test_repository_that_the_user_opened_may_be_created(workspace: Workspace, model: ModelServer, level: Level) -> None:
+def test_repository_in_a_writable_path_can_be_created(workspace: Workspace, model: ModelServer, level: Level) -> None:
     if level == "kernel":
         pytest.skip("nothing is created at the top on this level")
     workspace.configure(model=use_model(model), runtime=QUICK, sandbox={"writable": [".git"]})

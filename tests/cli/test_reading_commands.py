@@ -103,7 +103,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def test_reading_commands_run_without_a_question(project: Workspace, model: ModelServer, level: Level) -> None:
+def test_read_only_commands_run_without_approval(project: Workspace, model: ModelServer, level: Level) -> None:
     before = snapshot(project.folder)
     shown = {
         "ls -la": "notes.txt",
@@ -139,7 +139,7 @@ def test_other_failures_are_ordinary_results(project: Workspace, model: ModelSer
 
 
 @pytest.mark.usefixtures("wrong_tables")
-def test_commands_that_write_are_refused_and_asked_about(
+def test_commands_that_write_are_blocked_and_asked_about(
     project: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot(project.folder)
@@ -167,9 +167,7 @@ def test_commands_that_write_are_refused_and_asked_about(
 
 
 @pytest.mark.usefixtures("wrong_tables")
-def test_commands_that_hide_their_failure_change_nothing_either(
-    project: Workspace, model: ModelServer, level: Level
-) -> None:
+def test_commands_that_hide_their_failure_change_nothing(project: Workspace, model: ModelServer, level: Level) -> None:
     before = snapshot(project.folder)
     detached = 'import os; os.fork() or (os.setsid(), os.fork() or open("planted.txt", "w"))'
 
@@ -179,7 +177,7 @@ def test_commands_that_hide_their_failure_change_nothing_either(
 
 
 @pytest.mark.usefixtures("wrong_tables")
-def test_commands_that_connect_are_refused_and_asked_about(
+def test_commands_that_connect_are_blocked_and_asked_about(
     project: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket(socket.AF_UNIX) as local, socket.socket(socket.AF_UNIX) as abstract, socket.socket() as inet:
@@ -233,7 +231,7 @@ def test_denied_write_access_is_reported_to_the_model(project: Workspace, model:
     assert "in the read-only sandbox it failed" in result
 
 
-def test_settings_of_a_repository_that_name_programs_change_nothing(
+def test_programs_named_in_repository_settings_change_nothing(
     project: Workspace, model: ModelServer, level: Level
 ) -> None:
     for name in ("core.fsmonitor", "core.pager", "diff.external", "alias.status", "core.sshCommand"):
@@ -256,7 +254,7 @@ def test_settings_of_a_repository_that_name_programs_change_nothing(
         {"tool": "*", "verdict": "ask"},
     ],
 )
-def test_rules_that_ask_or_limit_reading_still_ask(
+def test_rules_that_ask_or_restrict_reading_still_ask(
     project: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], rule: dict[str, object]
 ) -> None:
     project.write(".agent/policy.yaml", json.dumps({"tool_approvals": {"rules": [rule]}}))
@@ -267,7 +265,7 @@ def test_rules_that_ask_or_limit_reading_still_ask(
     assert asked["risk"] == "low"
 
 
-def test_rule_that_denies_still_denies(project: Workspace, model: ModelServer) -> None:
+def test_deny_rule_still_denies(project: Workspace, model: ModelServer) -> None:
     rules = [{"tool": "Bash", "allow": False, "when": {"command": {"startsWith": "cat"}}}]
     project.write(".agent/policy.yaml", json.dumps({"tool_approvals": {"rules": rules}}))
 
@@ -287,7 +285,7 @@ def test_command_asks_if_there_is_no_sandbox(
     assert asked["risk"] == "low"
 
 
-def test_commands_that_are_not_known_to_read_ask(project: Workspace, model: ModelServer, tmp_path: Path) -> None:
+def test_commands_not_known_to_be_read_only_ask(project: Workspace, model: ModelServer, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("elsewhere\n", encoding="utf-8")
     commands = ("ls -la && touch x", "cat ../outside.txt", "npm test", "ls > listing.txt", "ls $(pwd)")
 
@@ -297,14 +295,14 @@ def test_commands_that_are_not_known_to_read_ask(project: Workspace, model: Mode
     assert len(find_payloads(project, "approval_requested")) == len(commands)
 
 
-def test_link_to_a_file_outside_asks(project: Workspace, model: ModelServer, tmp_path: Path) -> None:
+def test_link_to_a_file_outside_the_workspace_asks(project: Workspace, model: ModelServer, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("elsewhere\n", encoding="utf-8")
     (project.folder / "link.txt").symlink_to(tmp_path / "outside.txt")
 
     assert run_commands(project, model, "cat link.txt") == WAITS
 
 
-def test_program_of_the_workspace_under_a_known_name_asks(
+def test_workspace_program_with_a_known_name_asks(
     project: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write("bin/ls", "#!/bin/sh\necho planted\n").chmod(0o755)
@@ -325,7 +323,7 @@ def test_explanation_names_the_read_only_sandbox(
     assert "read-only sandbox" in explained["reason"]
 
 
-def test_run_that_is_resumed_without_the_sandbox_asks(
+def test_run_resumed_without_the_sandbox_asks(
     project: Workspace,
     model: ModelServer,
     level: Level,

@@ -23,7 +23,7 @@ def test_file_is_shown_without_secrets_and_control_characters(
     assert capsys.readouterr().out == "key ***REDACTED***\nred \\x00 \N{REPLACEMENT CHARACTER}\n"
 
 
-def test_json_says_what_was_found_and_where_but_not_the_value(
+def test_json_lists_kind_and_position_of_findings_without_the_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log.txt").write_text(f"one\ntwo {KEY} password=abc\nboat: Belle")
@@ -53,7 +53,7 @@ def test_values_of_secret_variables_are_hidden(
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "."])
-def test_file_that_cannot_be_read_is_wrong_usage(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_a_usage_error(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["redact", str(tmp_path / name)]) == 2
 
     shown = capsys.readouterr()
@@ -88,7 +88,7 @@ def test_pipe_is_filtered() -> None:
     assert done.stdout == "a ***REDACTED*** b"
 
 
-def test_reader_that_leaves_causes_no_noise(tmp_path: Path) -> None:
+def test_closed_pipe_prints_no_error(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("line\n" * 200_000)
     command = [AGENT, "redact", str(tmp_path / "long.txt")]
 

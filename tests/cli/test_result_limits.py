@@ -15,7 +15,7 @@ def read_result(model: ModelServer, index: int = -1) -> str:
 
 
 @pytest.mark.parametrize(("most", "code", "label"), [(50_000, 0, "[stderr]"), (30_000, 3, "[exit code 3]")])
-def test_command_output_as_long_as_the_limit_arrives_whole(
+def test_command_output_at_the_limit_arrives_complete(
     workspace: Workspace, model: ModelServer, *, most: int, code: int, label: str
 ) -> None:
     workspace.configure(model=use_model(model), runtime=QUICK, shell={"max_output_chars": most})
@@ -43,7 +43,7 @@ def test_longer_command_output_is_truncated_to_the_limit_once(workspace: Workspa
 
 
 @pytest.mark.parametrize("size", [900, 90_000])
-def test_a_reference_as_long_as_the_limit_arrives_whole_and_its_size_is_that_of_its_content(
+def test_a_reference_at_the_limit_arrives_complete_with_its_content_size(
     workspace: Workspace, model: ModelServer, size: int
 ) -> None:
     text = "word\n" * (size // 5)
@@ -66,7 +66,7 @@ def test_a_reference_as_long_as_the_limit_arrives_whole_and_its_size_is_that_of_
     assert not stage["files"][0]["truncated"]
 
 
-def test_a_truncated_reference_with_its_mark_is_within_the_limit(workspace: Workspace, model: ModelServer) -> None:
+def test_a_truncated_reference_with_its_marker_is_within_the_limit(workspace: Workspace, model: ModelServer) -> None:
     references = workspace.folder / "skills" / "greeter" / "references"
     references.mkdir()
     (references / "long.md").write_text("word\n" * 500, encoding="utf-8")

@@ -20,7 +20,7 @@ from metier.store.sqlite.store import open_sqlite_store
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_an_answer_goes_to_the_model_with_its_types(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_an_answer_reaches_the_model_with_its_types(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     fields = {"type": "object", "properties": {"many": {"type": "integer"}, "name": {"type": "string"}}}
     model.follow(calls("ask_user", question="How many?", fields=fields), says("Thanks."))
     assert workspace.agent("run", "Count") == 4
@@ -70,7 +70,7 @@ def test_a_second_finish_in_a_reply_does_not_cost_another_turn(
     assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
 
 
-def test_a_run_that_still_waits_reports_it_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_run_that_is_still_paused_reports_it_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="How many?"), says("Thanks."))
     workspace.agent("run", "Count")
 
@@ -89,7 +89,7 @@ def test_a_run_that_still_waits_reports_it_again(workspace: Workspace, model: Mo
         (["--answer", "maybe"], "not 'maybe'"),
     ],
 )
-def test_an_answer_that_was_not_asked_for_is_refused(
+def test_an_unrequested_answer_is_rejected(
     *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"))
@@ -100,7 +100,7 @@ def test_an_answer_that_was_not_asked_for_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_unknown_and_unclear_names_of_runs_are_refused(
+def test_unknown_and_ambiguous_run_names_are_rejected(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -116,7 +116,7 @@ def test_unknown_and_unclear_names_of_runs_are_refused(
     assert "More than one run starts with '2'" in err
 
 
-def test_an_ended_run_is_left_as_it_is(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_an_ended_run_is_not_changed(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Done."))
     workspace.agent("run", "Greet", "-q")
 
@@ -126,9 +126,7 @@ def test_an_ended_run_is_left_as_it_is(workspace: Workspace, model: ModelServer,
     assert workspace.event_types().count("run_finished") == 1
 
 
-def test_a_run_continues_with_the_settings_it_started_with(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_run_continues_with_its_original_settings(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="Which?"), calls("skill_search", query="x"), says("Done."))
     assert workspace.agent("run", "Count", "--max-turns", "2", "-q") == 4
     workspace.configure(model={"provider": "anthropic"}, runtime={"max_turns": 50})
@@ -153,7 +151,7 @@ def killed_run(workspace: Workspace, model: ModelServer) -> tuple[Path, str]:
     return fifo, workspace.run_ids()[0]
 
 
-def test_a_killed_run_with_a_step_with_unknown_outcome_asks_and_obeys_the_answer(
+def test_a_killed_run_asks_about_a_step_with_unknown_outcome_and_uses_the_answer(
     *, killed_run: tuple[Path, str], workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     fifo, run_id = killed_run
@@ -168,7 +166,7 @@ def test_a_killed_run_with_a_step_with_unknown_outcome_asks_and_obeys_the_answer
 
 
 @pytest.mark.parametrize(("answer", "status", "code"), [("done", "succeeded", 0), ("skip", "skipped", 0)])
-def test_an_answer_about_an_unknown_outcome_is_the_result_on_record(
+def test_an_answer_about_an_unknown_outcome_is_recorded_as_the_result(
     *, killed_run: tuple[Path, str], workspace: Workspace, answer: str, status: str, code: int
 ) -> None:
     _, run_id = killed_run
@@ -186,7 +184,7 @@ def test_an_answer_about_an_unknown_outcome_is_the_result_on_record(
     assert workspace.agent("replay", run_id, "--execute") == 0
 
 
-def test_the_question_about_an_unknown_outcome_shows_the_call_in_words(
+def test_the_question_about_an_unknown_outcome_describes_the_call(
     *, killed_run: tuple[Path, str], workspace: Workspace, capsys: Capture
 ) -> None:
     _, run_id = killed_run
@@ -212,7 +210,7 @@ def read_steps(workspace: Workspace, run_id: str) -> list[dict[str, object]]:
     return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))["steps"]
 
 
-def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
+def test_exactly_one_of_eight_resuming_processes_drives_the_run(
     killed_run: tuple[Path, str], workspace: Workspace
 ) -> None:
     fifo, run_id = killed_run
@@ -238,7 +236,7 @@ def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
     assert Path(f"{fifo}.effects").read_text() == "xx"
 
 
-def test_a_row_that_an_earlier_version_left_without_a_journal_is_not_started_with_the_settings_of_today(
+def test_an_old_row_without_a_journal_is_not_started_with_current_settings(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     async def leave_a_row() -> None:

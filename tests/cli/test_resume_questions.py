@@ -12,7 +12,7 @@ FIELDS = {"type": "object", "properties": {"colour": {"type": "string"}}, "requi
 
 
 @pytest.mark.parametrize(("fields", "known"), [(None, "answer"), (FIELDS, "colour")])
-def test_an_input_that_is_not_asked_for_is_refused_with_the_known_names(
+def test_an_unrequested_input_is_rejected_with_the_known_names(
     *, fields: object, known: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     question: dict[str, Any] = {"question": "Which colour?"} | ({"fields": fields} if fields else {})
@@ -28,7 +28,7 @@ def test_an_input_that_is_not_asked_for_is_refused_with_the_known_names(
     assert workspace.agent("resume", "latest", "--input", f"{known}=blue") == 0
 
 
-def test_resume_at_a_terminal_asks_the_approval_that_it_waits_for(workspace: Workspace, model: ModelServer) -> None:
+def test_resume_at_a_terminal_asks_for_the_pending_approval(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="made.txt", content="x"), says("Done."))
     assert workspace.agent("run", "Make it", "--profile", "guarded") == 3
     assert not (workspace.folder / "made.txt").exists()

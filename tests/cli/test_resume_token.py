@@ -14,9 +14,7 @@ def read_token(capsys: Capture) -> str:
     return str(json.loads(capsys.readouterr().out)["resume_token"])
 
 
-def test_a_token_answers_the_question_it_was_given_for_and_no_later_one(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_token_answers_only_its_own_question(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="Which?"), calls("ask_user", question="Are you sure?"), says("Done."))
     assert workspace.agent("run", "Greet", *JSON) == 4
     first = read_token(capsys)
@@ -32,7 +30,7 @@ def test_a_token_answers_the_question_it_was_given_for_and_no_later_one(
     assert workspace.agent("resume", "latest", "--token", second) == 10
 
 
-def test_a_token_of_another_run_or_with_another_signature_is_refused(
+def test_a_token_of_another_run_or_with_an_invalid_signature_is_rejected(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which?"))
@@ -48,7 +46,7 @@ def test_a_token_of_another_run_or_with_another_signature_is_refused(
     assert len(model.received) == 2
 
 
-def test_the_token_is_on_no_record(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_the_token_is_not_recorded(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="Which?"))
     assert workspace.agent("run", "Greet", *JSON) == 4
     token = read_token(capsys)

@@ -15,14 +15,14 @@ from metier.cli.root import ALIASES, COMMANDS, load_command
 AGENT = Path(sys.executable).parent / "agent"
 
 
-def test_both_commands_are_installed_and_say_their_version() -> None:
+def test_both_commands_are_installed_and_print_their_version() -> None:
     for name in ("agent", "metier"):
         done = subprocess.run([AGENT.with_name(name), "--version"], capture_output=True, text=True, check=True)
 
         assert done.stdout == "agent 0.2.0\n"
 
 
-def test_verbose_version_says_what_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_version_lists_the_components(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version", "--verbose"]) == 0
 
     out = capsys.readouterr().out
@@ -77,7 +77,7 @@ def test_rarely_used_commands_of_a_group_are_listed_as_advanced(
     assert sorted(list_shown("Advanced:" + capsys.readouterr().out.partition("Advanced:")[2])) == advanced
 
 
-def test_no_argument_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_agent_without_arguments_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     code = run([])
 
     captured = capsys.readouterr()
@@ -89,7 +89,7 @@ def test_no_argument_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [(["dance"], "No such command 'dance'"), (["config", "shwo"], "No such command"), (["--nope"], "No such option")],
 )
-def test_wrong_usage_is_a_sentence_a_hint_and_exit_code_2(
+def test_usage_error_prints_a_message_and_a_hint_with_exit_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -101,7 +101,7 @@ def test_wrong_usage_is_a_sentence_a_hint_and_exit_code_2(
     assert "Traceback" not in err
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_the_traceback_at_any_position(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--debug", "config", "validate", "--file", "nowhere.yaml"],
                       ["config", "validate", "--file", "nowhere.yaml", "--debug"]):  # fmt: skip
         assert run(arguments) == 2
@@ -159,16 +159,14 @@ def test_earlier_name_of_a_command_still_works(
         "redact notes/welcome.md", "replay latest --fork-at 2", "approvals approve APPROVAL", "approvals deny APPROVAL",
     ],
 )  # fmt: skip
-def test_command_that_is_no_longer_listed_first_still_works(
-    line: str, starter: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_moved_to_advanced_still_works(line: str, starter: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["approvals", "list", "--json"]) == 0
     approval = json.loads(capsys.readouterr().out)[0]["approval_id"]
 
     assert run(line.replace("APPROVAL", approval).split()) == 0
 
 
-def test_show_of_a_skill_has_everything_that_info_and_inspect_have(
+def test_skill_show_includes_everything_from_info_and_inspect(
     starter: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def read(command: str) -> dict[str, object]:
@@ -220,7 +218,7 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     assert done.stderr == ""
 
 
-def test_a_task_typed_as_a_command_is_answered_with_the_command_that_runs_it(
+def test_a_task_typed_as_a_command_gets_a_hint_with_the_run_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["fix the bug"]) == 2

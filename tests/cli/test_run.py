@@ -22,7 +22,7 @@ PRICED = "gpt-5.6-luna"
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_the_result_alone_is_on_stdout_and_everything_else_on_stderr(
+def test_only_the_result_is_on_stdout_and_everything_else_on_stderr(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Forty-two."))
@@ -37,9 +37,7 @@ def test_the_result_alone_is_on_stdout_and_everything_else_on_stderr(
     assert closing.endswith(f"run {run_id}")
 
 
-def test_events_are_shown_line_by_line_where_they_are_asked_for(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_events_are_shown_line_by_line_on_request(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Forty-two."))
 
     for flag in ("--events", "-vv"):
@@ -55,7 +53,7 @@ def test_events_are_shown_line_by_line_where_they_are_asked_for(
     assert run_id
 
 
-def test_details_are_shown_with_v_only(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_details_are_shown_only_with_v(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Forty-two."))
 
     assert workspace.agent("run", "Greet", "-v") == 0
@@ -64,7 +62,7 @@ def test_details_are_shown_with_v_only(workspace: Workspace, model: ModelServer,
     assert "ranked" not in capsys.readouterr().err
 
 
-def test_json_is_one_object_with_all_that_is_known(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_json_output_is_one_object_with_all_facts(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Done."))
 
     assert workspace.agent("run", "Greet", "--output-format", "json", "--quiet") == 0
@@ -81,7 +79,7 @@ def test_json_is_one_object_with_all_that_is_known(workspace: Workspace, model: 
     assert Path(outcome["paths"]["record"]).is_file()
 
 
-def test_stream_json_gives_every_event_and_then_the_result(
+def test_stream_json_prints_every_event_and_then_the_result(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -95,7 +93,7 @@ def test_stream_json_gives_every_event_and_then_the_result(
     assert outcome["result"] == "Done."
 
 
-def test_a_quiet_run_says_nothing_next_to_its_result(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_quiet_run_prints_only_its_result(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Done."))
 
     assert workspace.agent("run", "-q", "Greet") == 0
@@ -106,7 +104,7 @@ def test_a_quiet_run_says_nothing_next_to_its_result(workspace: Workspace, model
 @pytest.mark.parametrize(
     "arguments", [["-p", "Greet"], ["--max-turns", "3", "-p", "Greet"], ["--prompt=Greet", "--debug-llm", "false"]]
 )
-def test_a_prompt_at_the_root_is_the_same_command(
+def test_a_prompt_without_a_command_starts_a_run(
     *, arguments: list[str], workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -135,7 +133,7 @@ def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) 
     assert workspace.events()[0]["payload"]["task"] == "Greet"
 
 
-def test_what_is_piped_in_next_to_a_task_is_its_context(workspace: Workspace, model: ModelServer) -> None:
+def test_piped_input_is_the_context_of_the_task(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
     done = run_agent("run", "Explain this", stdin="a line of a log", cwd=workspace.folder)
@@ -145,7 +143,7 @@ def test_what_is_piped_in_next_to_a_task_is_its_context(workspace: Workspace, mo
     assert "a line of a log" in json.dumps(model.received[0]["messages"])
 
 
-def test_more_than_a_megabyte_piped_in_is_refused(workspace: Workspace, model: ModelServer) -> None:
+def test_piped_input_over_one_megabyte_is_rejected(workspace: Workspace, model: ModelServer) -> None:
     done = subprocess.run(
         [AGENT, "run", "Explain this"],
         input=b"x" * 1_000_001,
@@ -159,7 +157,7 @@ def test_more_than_a_megabyte_piped_in_is_refused(workspace: Workspace, model: M
     assert model.received == []
 
 
-def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) -> None:
+def test_closed_stdin_adds_no_context(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
     done = subprocess.run(
@@ -188,7 +186,7 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
         (["run", "a", "--dry-run=maybe"], "--dry-run takes true or false, not 'maybe'"),
     ],
 )
-def test_a_wrong_call_is_one_message_and_exit_code_2_before_anything_happens(
+def test_a_usage_error_prints_one_message_with_exit_code_2_before_any_effect(
     *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     assert workspace.agent(*arguments) == 2
@@ -200,7 +198,7 @@ def test_a_wrong_call_is_one_message_and_exit_code_2_before_anything_happens(
     assert workspace.run_ids() == []
 
 
-def test_a_runs_folder_that_cannot_be_made_is_one_message(workspace: Workspace, capsys: Capture) -> None:
+def test_a_runs_folder_that_cannot_be_created_prints_one_message(workspace: Workspace, capsys: Capture) -> None:
     (workspace.folder / "runs").write_text("in the way")
 
     assert workspace.agent("run", "Greet") == 1
@@ -211,7 +209,7 @@ def test_a_runs_folder_that_cannot_be_made_is_one_message(workspace: Workspace, 
     assert "Traceback" not in err
 
 
-def test_a_file_of_the_run_that_cannot_be_written_is_one_message_and_the_run_is_safe(
+def test_an_unwritable_file_of_the_run_prints_one_message_and_the_run_is_safe(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     block = (
@@ -243,7 +241,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_one_message_and_the_run_is_
         ([calls("script_run", skill_name="greeter", script_name="greet")], ["--profile", "guarded"], 3, "approval"),
     ],
 )
-def test_the_exit_code_says_how_the_run_stands(
+def test_the_exit_code_reflects_the_status_of_the_run(
     *, script: list[Any], arguments: list[str], code: int, reason: str, workspace: Workspace, model: ModelServer,
     capsys: Capture,
 ) -> None:  # fmt: skip
@@ -255,7 +253,7 @@ def test_the_exit_code_says_how_the_run_stands(
     assert (outcome["exit_code"], outcome["reason"]) == (code, reason)
 
 
-def test_a_cost_limit_ends_the_run_with_its_own_exit_code(
+def test_a_run_over_its_cost_limit_has_its_own_exit_code(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("skill_search", query="x"))
@@ -288,7 +286,7 @@ def test_a_time_limit_ends_the_run_while_the_model_is_silent(
     assert workspace.event_types()[-1] == "run_failed"
 
 
-def test_whole_requests_and_replies_are_kept_only_when_asked_for_and_without_secrets(
+def test_full_requests_and_replies_are_saved_only_on_request_and_redacted(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "".join(["sk-", "proj-", "abcdefghijklmnopqrst", "0123456789"])
@@ -307,7 +305,7 @@ def test_whole_requests_and_replies_are_kept_only_when_asked_for_and_without_sec
     assert secret not in request.read_text() + reply.read_text()
 
 
-def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model: ModelServer) -> None:
+def test_text_is_streamed_to_a_terminal(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("A rather long answer.\n"))
     controller, terminal = os.openpty()
 
@@ -323,7 +321,7 @@ def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model:
     assert b"completed" in shown
 
 
-def test_answer_is_on_stdout_alone_where_it_is_not_the_terminal(workspace: Workspace, model: ModelServer) -> None:
+def test_answer_is_only_on_stdout_if_stdout_is_not_the_terminal(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("A **rather** long answer.\n"))
     controller, terminal = os.openpty()
 
@@ -339,7 +337,7 @@ def test_answer_is_on_stdout_alone_where_it_is_not_the_terminal(workspace: Works
     assert b"rather" not in shown
 
 
-def test_flags_take_a_word_behind_them() -> None:
+def test_flags_accept_a_boolean_value() -> None:
     assert join_words(["--dry-run", "true", "a"]) == ["--dry-run", "a"]
     assert join_words(["--dry-run", "a"]) == ["--dry-run", "a"]
     assert join_words(["--dry-run", "false", "--debug-llm", "True"]) == ["--no-dry-run", "--debug-llm"]
@@ -357,7 +355,7 @@ def _read_all(stream: io.FileIO) -> bytes:
     return data
 
 
-def test_script_of_another_skill_is_named_in_a_warning_and_not_run_for_this_one(
+def test_script_of_another_skill_is_not_run_and_a_warning_names_it(
     workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     workspace.add_skill("borrower", "Borrow a script.", body="Run `../greeter/scripts/greet.py`.")

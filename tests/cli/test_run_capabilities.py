@@ -55,7 +55,7 @@ def read_effects(workspace: Workspace) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def test_backbone_calls_a_bundled_skill_and_names_what_it_made(
+def test_backbone_calls_a_bundled_skill_and_lists_its_artifacts(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "schema-infer")
@@ -72,7 +72,7 @@ def test_backbone_calls_a_bundled_skill_and_names_what_it_made(
     assert "artifact_written" in workspace.event_types()
 
 
-def test_skill_that_asks_pauses_the_run_and_its_answer_continues_with_it(workspace: Workspace, capsys: Capture) -> None:
+def test_question_of_a_skill_pauses_the_run_and_the_answer_continues_it(workspace: Workspace, capsys: Capture) -> None:
     add_capability(workspace, "counter", COUNTER, COUNT)
 
     assert workspace.agent("run", "--provider", "offline", "use the skill counter") == 4
@@ -93,7 +93,7 @@ def test_skill_that_asks_pauses_the_run_and_its_answer_continues_with_it(workspa
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_text_stays_text_where_text_is_asked_for(workspace: Workspace, capsys: Capture) -> None:
+def test_text_stays_a_string_if_a_string_is_expected(workspace: Workspace, capsys: Capture) -> None:
     contract = COUNTER.replace("required: [upto]", "required: [label]")
     add_capability(workspace, "counter", contract, COUNT.replace('"upto"', '"label"'))
     workspace.agent("run", "--provider", "offline", "use the skill counter")
@@ -136,14 +136,14 @@ def test_guarded_run_asks_before_the_effects_of_a_skill(workspace: Workspace, mo
     assert len(read_effects(workspace)) == 1
 
 
-def test_skill_that_only_reads_needs_no_approval(workspace: Workspace, model: ModelServer) -> None:
+def test_read_only_skill_needs_no_approval(workspace: Workspace, model: ModelServer) -> None:
     add_capability(workspace, "looker", "", "def execute(c):\n    return {'summary': 'seen'}\n")
     model.follow(calls("use_skill", skill="looker", inputs={}), says("Done."))
 
     assert workspace.agent("run", "Look", "--profile", "guarded") == 0
 
 
-def test_tool_of_a_skill_can_be_turned_off(workspace: Workspace, model: ModelServer) -> None:
+def test_tool_of_a_skill_can_be_disabled(workspace: Workspace, model: ModelServer) -> None:
     add_capability(workspace, "counter", COUNTER, COUNT)
     (workspace.folder / ".agent").mkdir()
     access = {"tools": {"counter.invoke": {"enabled": False}}}
@@ -156,7 +156,7 @@ def test_tool_of_a_skill_can_be_turned_off(workspace: Workspace, model: ModelSer
     assert "counter__invoke" not in {tool["function"]["name"] for tool in model.received[0]["tools"]}
 
 
-def test_inputs_for_a_skill_without_code_put_it_in_charge(workspace: Workspace, model: ModelServer) -> None:
+def test_inputs_for_a_skill_without_code_activate_it(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("use_skill", skill="greeter", inputs={"who": "Ada"}), says("Done."))
 
     assert workspace.agent("run", "Greet") == 0
@@ -164,7 +164,7 @@ def test_inputs_for_a_skill_without_code_put_it_in_charge(workspace: Workspace, 
     assert "skill_invocation_started" in workspace.event_types()
 
 
-def test_contract_that_cannot_be_used_leaves_the_skill_readable_and_its_code_unused(
+def test_skill_with_an_invalid_contract_is_readable_but_its_code_is_not_used(
     workspace: Workspace, capsys: Capture
 ) -> None:
     add_capability(workspace, "counter", "execution_mode: magic", COUNT)
@@ -188,7 +188,7 @@ def kill_while_it_works(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("repeat", ["keyed", "opaque"])
-def test_run_killed_while_a_skill_works_continues_or_asks(workspace: Workspace, capsys: Capture, repeat: str) -> None:
+def test_run_killed_during_a_skill_call_continues_or_asks(workspace: Workspace, capsys: Capture, repeat: str) -> None:
     folder = add_capability(workspace, "slow", COUNTER.replace("keyed", repeat).partition("input_schema")[0], SLOW)
     kill_while_it_works(workspace)
 
@@ -204,9 +204,7 @@ def test_run_killed_while_a_skill_works_continues_or_asks(workspace: Workspace, 
     assert folder.is_dir()
 
 
-def test_step_that_may_be_repeated_waits_for_the_program_that_the_kill_left_behind(
-    workspace: Workspace, capsys: Capture
-) -> None:
+def test_repeatable_step_waits_for_a_program_that_survived_the_kill(workspace: Workspace, capsys: Capture) -> None:
     add_capability(workspace, "slow", COUNTER.partition("input_schema")[0], SLOW)
     kill_while_it_works(workspace)
     (lock,) = workspace.folder.glob("runs/*/spool/*.lock")
@@ -239,7 +237,7 @@ def test_dry_run_lists_the_tool_and_calls_nothing(workspace: Workspace, capsys: 
     assert "plan" in json.loads(capsys.readouterr().out)
 
 
-def test_untrusted_skill_is_refused_at_the_call(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_to_an_untrusted_skill_is_denied(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = add_capability(workspace, "counter", COUNTER, COUNT)
     home = Path(os.environ["HOME"]) / ".agent" / "skills"
     home.mkdir(parents=True)

@@ -61,7 +61,7 @@ def run_script(skill: str, script: str) -> Reply:
     return calls("script_run", skill_name=skill, script_name=script)
 
 
-def test_success(workspace: Workspace, model: ModelServer) -> None:
+def test_events_of_a_successful_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(
         calls("use_skill", skill="greeter", reason="It greets"), run_script("greeter", "greet"), says("Hello!")
     )
@@ -71,7 +71,7 @@ def test_success(workspace: Workspace, model: ModelServer) -> None:
     check("success", workspace)
 
 
-def test_handoff_between_two_skills(workspace: Workspace, model: ModelServer) -> None:
+def test_events_of_a_handoff_between_two_skills(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("farewell", "Say goodbye kindly.", bye='print("{}")')
     model.follow(
         calls("use_skill", skill="greeter", reason="First greet"), run_script("greeter", "greet"),
@@ -83,9 +83,7 @@ def test_handoff_between_two_skills(workspace: Workspace, model: ModelServer) ->
     check("handoff", workspace)
 
 
-def test_a_script_that_fails_is_read_by_the_model_which_uses_another_skill(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_the_model_reads_a_script_failure_and_uses_another_skill(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("breaker", "Greet somebody kindly, and break.", broken=BREAK)
     model.follow(
         calls("use_skill", skill="breaker", reason="Try it"), run_script("breaker", "broken"),
@@ -97,7 +95,7 @@ def test_a_script_that_fails_is_read_by_the_model_which_uses_another_skill(
     check("script_failure_fallback", workspace)
 
 
-def test_a_script_that_fails_with_no_other_skill_ends_the_run(workspace: Workspace, model: ModelServer) -> None:
+def test_a_script_failure_without_another_skill_ends_the_run(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "on_step_failure": "retry_once_then_abort"})
     workspace.add_skill("breaker", "Break.", broken=BREAK)
     model.follow(calls("use_skill", skill="breaker", reason="Try it"), run_script("breaker", "broken"))
@@ -107,7 +105,9 @@ def test_a_script_that_fails_with_no_other_skill_ends_the_run(workspace: Workspa
     check("script_failure_abort", workspace)
 
 
-def test_a_provider_that_recovers_is_asked_again_in_the_same_turn(workspace: Workspace, model: ModelServer) -> None:
+def test_a_request_is_retried_in_the_same_turn_after_the_provider_recovers(
+    workspace: Workspace, model: ModelServer
+) -> None:
     model.follow(fails(429), fails(500), says("At last."))
 
     assert workspace.agent("run", "Greet") == 0
@@ -124,7 +124,9 @@ def test_a_provider_that_does_not_recover_ends_the_run(workspace: Workspace, mod
 
 
 @pytest.mark.parametrize(("strategy", "code"), [("fallback_all_skills", 0), ("fail_fast", 1)])
-def test_a_request_that_no_skill_matches(*, strategy: str, code: int, workspace: Workspace, model: ModelServer) -> None:
+def test_events_of_a_request_without_a_matching_skill(
+    *, strategy: str, code: int, workspace: Workspace, model: ModelServer
+) -> None:
     skills = {"prefilter_top_k": 1, "prefilter_zero_candidate_strategy": strategy}
     workspace.configure(model=use_model(model), runtime=QUICK, skills=skills)
     workspace.add_skill("farewell", "Say goodbye kindly.")
@@ -135,7 +137,7 @@ def test_a_request_that_no_skill_matches(*, strategy: str, code: int, workspace:
     check(f"zero_candidates_{strategy}", workspace)
 
 
-def test_score_and_strategy_count_for_a_single_skill_too(workspace: Workspace, model: ModelServer) -> None:
+def test_score_and_strategy_apply_to_a_single_skill(workspace: Workspace, model: ModelServer) -> None:
     skills = {"prefilter_zero_candidate_strategy": "fail_fast"}
     workspace.configure(model=use_model(model), runtime=QUICK, skills=skills)
     workspace.add_skill("farewell", "Say goodbye kindly.")
@@ -159,7 +161,7 @@ def test_score_and_strategy_count_for_a_single_skill_too(workspace: Workspace, m
     assert "Say goodbye kindly." in str(model.received[0]["messages"])
 
 
-def test_a_missing_key(workspace: Workspace) -> None:
+def test_events_of_a_run_with_a_missing_key(workspace: Workspace) -> None:
     told = ("--detach", "--provider", "gemini", "--model", "gemini-2.5-flash")
     assert workspace.agent("run", "Greet", *told) == 0
     assert workspace.agent("resume", "latest") == 8
@@ -167,7 +169,7 @@ def test_a_missing_key(workspace: Workspace) -> None:
     check("missing_key", workspace)
 
 
-def test_a_decision_that_cannot_be_read_is_repaired_once(workspace: Workspace, model: ModelServer) -> None:
+def test_an_invalid_decision_is_repaired_once(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model={**use_model(model), "structured_output_mode": "json"}, runtime=QUICK)
     decision = '{"planned_actions": [{"type": "finish", "params": {"result": "Repaired."}}]}'
     model.follow(says("no JSON at all"), says(decision))
@@ -186,7 +188,7 @@ def test_a_decision_that_cannot_be_repaired_ends_the_run(workspace: Workspace, m
     check("decode_failed", workspace)
 
 
-def test_a_run_that_takes_too_many_turns(workspace: Workspace, model: ModelServer) -> None:
+def test_events_of_a_run_at_its_turn_limit(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("skill_search", query="one"), calls("skill_search", query="two"), says("too late"))
 
     assert workspace.agent("run", "Greet", "--max-turns", "2") == 7
@@ -195,7 +197,7 @@ def test_a_run_that_takes_too_many_turns(workspace: Workspace, model: ModelServe
 
 
 @pytest.mark.parametrize("agent", ["", "helper"])
-def test_catalog_event_has_the_time_that_loading_took(agent: str, workspace: Workspace, model: ModelServer) -> None:
+def test_catalog_event_has_the_loading_time(agent: str, workspace: Workspace, model: ModelServer) -> None:
     workspace.write(".agent/agents/helper/AGENT.md", "---\nname: Helper\n---\n\nHelp.\n")
     model.follow(says("Done."))
     assert workspace.agent("run", "-q", "Greet", *(("--agent", agent) if agent else ())) == 0

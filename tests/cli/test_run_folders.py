@@ -22,7 +22,7 @@ def show(workspace: Workspace, name: str, capsys: Capture) -> dict[str, str]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_runs_of_a_day_share_a_folder_and_older_ones_stay_where_they_are(
+def test_runs_of_a_day_share_a_folder_and_older_runs_are_not_moved(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("One."), says("Two."))
@@ -44,7 +44,7 @@ def test_runs_of_a_day_share_a_folder_and_older_ones_stay_where_they_are(
     assert show(workspace, "latest", capsys)["folder"] == newest["folder"]
 
 
-def test_gc_removes_folders_of_both_forms_and_days_that_are_empty(
+def test_gc_removes_folders_of_both_layouts_and_empty_days(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("One."), says("Two."))

@@ -22,7 +22,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(folder)
 
 
-def test_the_backbone_hands_on_results_and_ends_with_a_report(
+def test_the_backbone_passes_on_results_and_ends_with_a_report(
     sample: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = "First inventory the workspace, then summarise the notes, then write a report of it"
@@ -47,7 +47,7 @@ def test_the_backbone_hands_on_results_and_ends_with_a_report(
     ]
 
 
-def test_a_run_whose_scripts_need_no_earlier_results_writes_none(sample: Workspace) -> None:
+def test_earlier_results_are_written_only_if_a_script_needs_them(sample: Workspace) -> None:
     assert sample.agent("run", "--provider", "offline", "inventory the workspace") == 0
 
     assert not (sample.folder / "runs" / sample.run_ids()[0] / "results.json").exists()

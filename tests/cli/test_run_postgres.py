@@ -31,7 +31,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
     return tmp_path
 
 
-def test_a_run_is_made_shown_listed_and_replayed_from_postgres(
+def test_a_run_on_postgres_can_be_shown_listed_and_replayed(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["run", "--provider", "offline", "inventory the workspace"]) == 0
@@ -50,7 +50,7 @@ def test_a_run_is_made_shown_listed_and_replayed_from_postgres(
     assert PASSWORD not in told.out + told.err
 
 
-def test_doctor_tells_the_clock_of_the_server_and_a_folder_whose_run_it_does_not_know(
+def test_doctor_reports_the_server_clock_and_folders_of_unknown_runs(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["run", "--provider", "offline", "inventory the workspace", "-q"]) == 0
@@ -66,14 +66,14 @@ def test_doctor_tells_the_clock_of_the_server_and_a_folder_whose_run_it_does_not
     assert "1 (20260101-000000-00aa)" in found["orphans"]["detail"]
 
 
-def test_a_clock_that_is_apart_from_the_one_of_the_server_is_a_problem() -> None:
+def test_a_clock_that_differs_from_the_server_clock_is_a_problem() -> None:
     apart = examine_difference(-7.25, doubt=0.01)
 
     assert (apart.state, apart.detail) == ("problem", "the server is 7.25 s behind this machine (± 0.01 s)")
     assert "time service" in apart.hint
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password(
+def test_an_unreachable_server_is_named_without_its_password(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/db")

@@ -13,7 +13,7 @@ from run_workspace import Workspace
 SECRET = "".join(("pl4nted", "K3yZx9", "Qw7Rt5Yu3"))
 
 
-def test_no_file_for_people_holds_a_secret_that_a_user_a_model_or_a_tool_said(
+def test_readable_run_files_contain_no_secret_from_user_model_or_tool(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
@@ -41,9 +41,7 @@ def read_record(workspace: Workspace, run_id: str) -> dict[str, Any]:
     return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
 
 
-def test_a_record_says_when_a_run_started_how_long_it_took_and_which_files_it_wrote(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_record_has_start_duration_and_written_files_of_the_run(workspace: Workspace, model: ModelServer) -> None:
     before = datetime.now(UTC)
     model.follow(
         calls("Write", path="notes/a.txt", content="one\n"),
@@ -66,7 +64,7 @@ def test_a_record_says_when_a_run_started_how_long_it_took_and_which_files_it_wr
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_the_record_of_a_run_that_failed_or_waits_has_its_time_too(workspace: Workspace, model: ModelServer) -> None:
+def test_the_record_of_a_failed_or_paused_run_has_its_duration(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Glob", pattern="*"), calls("ask_user", question="Which?"))
     assert workspace.agent("run", "Look", "--max-turns", "1", "-q") == 7
     assert read_record(workspace, workspace.run_ids()[0])["duration_ms"] > 0

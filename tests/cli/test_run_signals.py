@@ -32,7 +32,7 @@ def start_waiting(workspace: Workspace, model: ModelServer, fifo: Path, **option
     return workspace.start("run", "--events", "Wait", **options)
 
 
-def test_sigterm_lets_the_step_under_way_end_and_pauses_the_run(
+def test_sigterm_lets_the_current_step_finish_and_pauses_the_run(
     workspace: Workspace, model: ModelServer, fifo: Path
 ) -> None:
     process = start_waiting(workspace, model, fifo)
@@ -55,7 +55,7 @@ def test_sigterm_lets_the_step_under_way_end_and_pauses_the_run(
     assert f"agent resume {workspace.run_ids()[0]}" in err
 
 
-def test_a_stopped_run_continues_where_it_was_without_repeating_what_was_done(
+def test_a_stopped_run_continues_without_repeating_completed_steps(
     *, workspace: Workspace, model: ModelServer, fifo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = start_waiting(workspace, model, fifo)
@@ -105,7 +105,7 @@ def test_a_second_signal_does_not_wait(workspace: Workspace, model: ModelServer,
     ]  # fmt: skip
 
 
-def test_a_signal_while_the_model_thinks_pauses_and_the_same_turn_is_asked_again(
+def test_a_signal_during_a_model_call_pauses_and_resume_repeats_the_turn(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Done."))

@@ -26,7 +26,7 @@ def fifo(workspace: Workspace, model: ModelServer) -> Path:
     return path
 
 
-def test_the_list_is_newest_first_and_can_be_narrowed(
+def test_the_list_is_newest_first_and_can_be_filtered(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."), calls("ask_user", question="Which?"))
@@ -45,13 +45,13 @@ def test_the_list_is_newest_first_and_can_be_narrowed(
     assert workspace.agent("runs", "list", "--status", "odd") == 2
 
 
-def test_no_runs_is_an_empty_list(workspace: Workspace, capsys: Capture) -> None:
+def test_a_workspace_without_runs_has_an_empty_list(workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("runs", "list", "--json") == 0
 
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_show_tells_steps_cost_and_how_to_answer(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_show_prints_steps_cost_and_how_to_answer(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(
         calls("script_run", skill_name="greeter", script_name="greet"), calls("ask_user", question="Which one?")
     )
@@ -71,7 +71,7 @@ def test_show_tells_steps_cost_and_how_to_answer(workspace: Workspace, model: Mo
     assert shown["steps"][0]["status"] == "succeeded"
 
 
-def test_watch_follows_a_run_that_another_process_drives(workspace: Workspace, fifo: Path) -> None:
+def test_watch_follows_a_run_driven_by_another_process(workspace: Workspace, fifo: Path) -> None:
     driver = workspace.start("run", "Wait")
     pipe = os.open(fifo, os.O_WRONLY)
     watcher = workspace.start("runs", "watch", "latest", "--json")
@@ -89,7 +89,7 @@ def test_watch_follows_a_run_that_another_process_drives(workspace: Workspace, f
     assert seen == workspace.event_types()
 
 
-def test_cancel_ends_a_run_that_waits(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_cancel_ends_a_paused_run(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="Which?"))
     workspace.agent("run", "Count", "-q")
     capsys.readouterr()
@@ -107,9 +107,7 @@ def test_cancel_ends_a_run_that_waits(workspace: Workspace, model: ModelServer, 
     )
 
 
-def test_cancel_ends_a_row_that_an_earlier_version_left_without_a_journal(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_cancel_ends_an_old_row_without_a_journal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     run_id = "20260101-000000-killed"
 
     async def leave() -> None:
@@ -127,7 +125,7 @@ def test_cancel_ends_a_row_that_an_earlier_version_left_without_a_journal(
     assert model.received == []
 
 
-def test_cancel_ends_a_run_that_another_process_drives_with_its_children(
+def test_cancel_ends_a_run_of_another_process_with_its_children(
     workspace: Workspace, fifo: Path, capsys: Capture
 ) -> None:
     driver = workspace.start("run", "Wait")
@@ -145,7 +143,7 @@ def test_cancel_ends_a_run_that_another_process_drives_with_its_children(
     assert not list((workspace.folder / "runs" / workspace.run_ids()[0]).glob("cancel*"))
 
 
-def test_replay_prints_the_stored_events_and_asks_no_one(
+def test_replay_prints_the_stored_events_without_requests(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -174,7 +172,7 @@ def test_a_damaged_log_is_named_with_its_line(workspace: Workspace, model: Model
     assert "Line 2" in done.stderr
 
 
-def test_cost_of_a_model_without_a_price_is_unknown_not_nothing(
+def test_cost_of_a_model_without_a_price_is_unknown_and_not_zero(
     workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(says("done"))

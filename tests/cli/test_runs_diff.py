@@ -20,7 +20,7 @@ def run_twice(workspace: Workspace, model: ModelServer, second: tuple[object, ..
     return first, next(found for found in workspace.run_ids() if found != first)
 
 
-def test_runs_that_did_the_same_are_equal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_runs_with_the_same_steps_are_equal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     same = (calls("script_run", skill_name="greeter", script_name="greet", args=["Kim"]), says("Greeted."))
     one, other = run_twice(workspace, model, same)
     capsys.readouterr()
@@ -49,9 +49,7 @@ def test_the_first_argument_that_differs_is_shown_side_by_side(
     assert found["left_moment"]["kind"] == "decision_made"
 
 
-def test_a_run_that_ends_earlier_differs_by_what_comes_next(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_shorter_run_differs_by_the_next_entry(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     one, other = run_twice(workspace, model, (calls("ask_user", question="Who?"),))
     capsys.readouterr()
 
@@ -67,7 +65,7 @@ def test_a_run_that_ends_earlier_differs_by_what_comes_next(
         ((calls("script_run", skill_name="greeter", script_name="greet", args=["Kim"]), says("Waved.")), 2),
     ],
 )
-def test_the_turn_in_which_two_runs_part_is_the_one_that_differs(
+def test_two_runs_differ_in_the_turn_in_which_they_diverge(
     *, workspace: Workspace, model: ModelServer, capsys: Capture, second: tuple[object, ...], turn: int
 ) -> None:
     one, other = run_twice(workspace, model, second)

@@ -75,7 +75,7 @@ def test_a_run_is_not_imported_twice(run_id: str, elsewhere: Path, capsys: Captu
     assert run(["runs", "import", str(file)]) == 2
 
 
-def test_an_import_that_was_cut_short_before_the_journal_can_be_done_again(
+def test_an_import_interrupted_before_the_journal_can_be_repeated(
     *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     workspace.write(".agent/tasks/say/TASK.md", "---\nname: Say\n---\n\nSay something.\n")
@@ -131,7 +131,7 @@ def rewrite(file: Path, change: dict[str, bytes | None]) -> None:
         ("manifest.json", b'{"run_id": "../../x", "redacted": false}', "its manifest was changed"),
     ],
 )
-def test_a_file_that_was_tampered_with_is_refused(
+def test_a_tampered_file_is_rejected(
     *, member: str, data: bytes | None, sentence: str, run_id: str, elsewhere: Path, capsys: Capture
 ) -> None:
     file = elsewhere / "a.metier-run"
@@ -143,7 +143,7 @@ def test_a_file_that_was_tampered_with_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_every_changed_byte_is_noticed(
+def test_every_changed_byte_is_detected(
     *, run_id: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     whole = elsewhere / "a.metier-run"
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_an_export_is_refused(
     assert "cannot be used" in capsys.readouterr().err
 
 
-def test_a_run_that_waits_can_be_answered_where_it_is_imported(
+def test_a_paused_run_can_be_answered_after_import(
     *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Thank you."))
@@ -212,7 +212,7 @@ AGAIN = "---\nname: Again\nskills: [greeter]\n---\n\nGreet again: {{steps.TASK.r
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_run_of_a_task_takes_its_steps_along_and_all_of_them_replay_elsewhere(
+def test_a_task_run_is_exported_with_its_steps_and_all_replay_after_import(
     *, exact: bool, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:  # fmt: skip
@@ -242,7 +242,7 @@ def test_a_run_of_a_task_takes_its_steps_along_and_all_of_them_replay_elsewhere(
     assert shown.count(f"parent:  {run_id}") == 2
 
 
-def test_a_task_that_waits_in_a_step_can_be_continued_where_it_is_imported(
+def test_a_task_paused_in_a_step_can_be_continued_after_import(
     *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     workspace.write(".agent/tasks/ask/TASK.md", "---\nname: Ask\n---\n\nAsk.\n")
@@ -262,7 +262,7 @@ def test_a_task_that_waits_in_a_step_can_be_continued_where_it_is_imported(
     assert capsys.readouterr().out == "Thank you.\n"
 
 
-def test_a_run_that_works_for_no_one_in_the_file_is_refused(
+def test_a_child_run_without_its_parent_in_the_file_is_rejected(
     *, workspace: Workspace, model: ModelServer, elsewhere: Path, capsys: Capture
 ) -> None:
     model.follow(says("One."), says("Two."))
@@ -281,7 +281,7 @@ def test_a_run_that_works_for_no_one_in_the_file_is_refused(
 
 
 @pytest.mark.parametrize("is_top", [False, True])
-def test_runs_that_work_for_each_other_in_a_circle_are_refused(
+def test_a_cycle_of_parent_runs_is_rejected(
     *, is_top: bool, workspace: Workspace, model: ModelServer, elsewhere: Path, capsys: Capture
 ) -> None:
     model.follow(says("One."))
@@ -323,6 +323,6 @@ def test_an_html_export_is_one_page_without_script_address_or_secret(
     assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
 
 
-def test_an_html_export_with_every_secret_is_refused(run_id: str, elsewhere: Path) -> None:
+def test_an_exact_html_export_is_rejected(run_id: str, elsewhere: Path) -> None:
     assert run(["runs", "export", run_id, "--html", "--exact", "-o", str(elsewhere / "x.html")]) == 2
     assert not (elsewhere / "x.html").exists()

@@ -10,7 +10,7 @@ type Capture = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("line", ["mv runs elsewhere", "rm -rf runs", "mv runs/2* ."])
-def test_a_command_that_moves_the_runs_folder_ends_the_run_with_a_sentence(
+def test_a_command_that_moves_the_runs_folder_ends_the_run_with_a_message(
     *, line: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Bash", command=line), says("Done."))
@@ -23,7 +23,7 @@ def test_a_command_that_moves_the_runs_folder_ends_the_run_with_a_sentence(
     assert len(model.received) == 1
 
 
-def test_a_command_that_leaves_the_runs_folder_alone_is_not_held_up(workspace: Workspace, model: ModelServer) -> None:
+def test_a_command_that_does_not_touch_the_runs_folder_is_not_delayed(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Bash", command="touch a && mv a b"), says("Done."))
 
     assert workspace.agent("run", "Tidy up", "--profile", "permissive") == 0

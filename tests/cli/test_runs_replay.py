@@ -19,7 +19,7 @@ def run_id(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
     return workspace.run_ids()[0]
 
 
-def test_a_run_replays_equal_without_asking_the_model(
+def test_a_run_replays_equal_without_model_calls(
     *, run_id: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     asked = len(model.received)
@@ -34,7 +34,7 @@ def test_a_run_replays_equal_without_asking_the_model(
     assert len(model.received) == asked
 
 
-def test_files_that_changed_are_named_and_differ_only_when_they_are_used(
+def test_changed_files_are_named_and_cause_a_difference_only_if_used(
     run_id: str, workspace: Workspace, capsys: Capture
 ) -> None:
     (workspace.folder / "context").mkdir()
@@ -55,7 +55,7 @@ def test_files_that_changed_are_named_and_differ_only_when_they_are_used(
     assert "request_hash" in [found["path"] for found in divergence["differences"]]
 
 
-def test_a_fork_continues_live_and_says_what_changed(
+def test_a_fork_continues_live_and_lists_the_changes(
     *, run_id: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     assert workspace.agent("replay", run_id, "--points", "--json") == 0
@@ -73,7 +73,7 @@ def test_a_fork_continues_live_and_says_what_changed(
     assert workspace.agent("runs", "diff", run_id, fork) == 1
 
 
-def test_skills_that_the_environment_enabled_then_are_not_changed_now(
+def test_skills_enabled_by_the_environment_are_not_reported_as_changed(
     *, workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "all")
@@ -97,7 +97,7 @@ def test_runs_without_a_model_replay_equal(options: tuple[str, ...], workspace: 
     assert capsys.readouterr().out.startswith("Replay matches: ")
 
 
-def test_points_are_listed_for_people(run_id: str, workspace: Workspace, capsys: Capture) -> None:
+def test_fork_points_are_listed_as_text(run_id: str, workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("replay", run_id, "--points") == 0
 
     first = capsys.readouterr().out.splitlines()[0].split()
@@ -108,7 +108,7 @@ def test_points_are_listed_for_people(run_id: str, workspace: Workspace, capsys:
     "options",
     [("--execute", "--points"), ("--current",), ("--model", "m2"), ("--fork-at", "999"), ("--fork-at", "0")],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_meaningless_options_are_rejected(
     *, options: tuple[str, ...], run_id: str, workspace: Workspace, capsys: Capture
 ) -> None:
     assert workspace.agent("replay", run_id, *options) == 2

@@ -42,13 +42,13 @@ def test_only_ended_runs_are_deleted_with_their_folders(runs: list[str], workspa
     assert len(workspace.run_ids()) == 1
 
 
-def test_the_newest_are_kept(runs: list[str], workspace: Workspace, capsys: Capture) -> None:
+def test_the_newest_runs_are_kept(runs: list[str], workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("runs", "gc", "--keep", "1") == 0
 
     assert listed(workspace, capsys) == {"second", "third"}
 
 
-def test_young_runs_stay(runs: list[str], workspace: Workspace, capsys: Capture) -> None:
+def test_recent_runs_are_kept(runs: list[str], workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("runs", "gc", "--older-than", "1") == 0
 
     assert listed(workspace, capsys) == {"first", "second", "third"}
@@ -68,7 +68,7 @@ def add_runs(database: Path, count: int, *, day: str) -> None:
     connection.close()
 
 
-def test_old_runs_go_however_many_there_are_and_it_is_said_how_far_it_is(
+def test_any_number_of_old_runs_is_deleted_and_progress_is_reported(
     runs: list[str], workspace: Workspace, capsys: Capture
 ) -> None:
     add_runs(workspace.folder / "runs" / "state.db", 5200, day="20200101")
@@ -82,7 +82,7 @@ def test_old_runs_go_however_many_there_are_and_it_is_said_how_far_it_is(
 
 
 @pytest.mark.parametrize("name", ["../../other", "..", "", "/other"])
-def test_a_run_whose_id_leads_to_another_folder_takes_nothing_with_it(
+def test_a_run_id_that_resolves_to_another_folder_deletes_nothing(
     name: str, runs: list[str], workspace: Workspace, tmp_path: Path, capsys: Capture
 ) -> None:
     """As a run store may hold that came with a clone."""
@@ -102,7 +102,7 @@ def test_a_run_whose_id_leads_to_another_folder_takes_nothing_with_it(
     assert listed(workspace, capsys) == {"third"}
 
 
-def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
+def test_an_interrupted_deletion_is_finished_by_the_next_one(
     runs: list[str], workspace: Workspace, capsys: Capture
 ) -> None:
     folder = workspace.folder / "runs"
@@ -142,13 +142,13 @@ def test_a_long_list_takes_no_more_memory_than_a_short_one(runs: list[str], work
     assert much < little + 10_000  # kilobytes
 
 
-def test_it_must_be_said_what_is_old(workspace: Workspace, capsys: Capture) -> None:
+def test_gc_requires_an_age_or_a_number_to_keep(workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("runs", "gc") == 2
 
     assert "--keep" in capsys.readouterr().err
 
 
-def test_a_log_is_written_again_from_the_journal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_log_is_rebuilt_from_the_journal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Greeted."))
     workspace.agent("run", "Greet", "-q")
     log = workspace.folder / "runs" / workspace.run_ids()[0] / "events.jsonl"
@@ -164,7 +164,7 @@ def test_a_log_is_written_again_from_the_journal(workspace: Workspace, model: Mo
     assert [{**event, "seq": 0} for event in after] == [{**event, "seq": 0} for event in told]
 
 
-def test_a_log_that_was_lost_or_damaged_comes_back(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_lost_or_damaged_log_is_rebuilt(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Done."))
     workspace.agent("run", "Go", "-q")
     log = workspace.folder / "runs" / workspace.run_ids()[0] / "events.jsonl"

@@ -66,7 +66,7 @@ def find_seen(model: ModelServer) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("profile", ["guarded", "strict"])
-def test_a_script_is_enclosed_and_the_run_says_by_what(
+def test_a_script_is_sandboxed_and_the_run_names_the_sandbox(
     profile: str, looking: Workspace, model: ModelServer, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
@@ -83,14 +83,14 @@ def find_approval(workspace: Workspace) -> str:
     return str(event["payload"]["approval_id"])
 
 
-def test_the_permissive_profile_encloses_nothing_and_reports_it(looking: Workspace, model: ModelServer) -> None:
+def test_the_permissive_profile_uses_no_sandbox_and_reports_it(looking: Workspace, model: ModelServer) -> None:
     assert looking.agent("run", "Look", "-q") == 0
 
     assert find_seen(model)["env"]
     assert looking.events()[0]["payload"]["sandbox"] == "none"
 
 
-def test_strict_refuses_to_start_when_the_settings_turn_the_sandbox_off(
+def test_strict_does_not_start_with_a_disabled_sandbox(
     workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_SANDBOX_USE", "off")
@@ -109,7 +109,7 @@ def test_strict_refuses_to_start_when_the_settings_turn_the_sandbox_off(
     ("arguments", "code"),
     [(["--profile", "strict"], 9), (["--profile", "guarded"], 0), (["--profile", "permissive"], 0)],
 )
-def test_where_nothing_works_strict_says_what_is_missing_and_the_others_run(
+def test_without_a_sandbox_strict_reports_what_is_missing_and_other_profiles_run(
     arguments: list[str], code: int, workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Done."))
@@ -128,7 +128,7 @@ def test_where_nothing_works_strict_says_what_is_missing_and_the_others_run(
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="filters by number")
-def test_doctor_says_that_strict_cannot_start_and_why(workspace: Workspace) -> None:
+def test_doctor_reports_that_strict_cannot_start_and_why(workspace: Workspace) -> None:
     done = run_without_a_sandbox(workspace, "doctor", AGENT_RUNTIME_PROFILE="strict")
 
     assert "[!!] use" in done.stdout

@@ -46,7 +46,7 @@ def let_time_pass(workspace: Workspace, **times: float) -> None:
     database.close()
 
 
-def test_a_worker_fires_what_is_due_once_and_the_history_is_reported(
+def test_a_worker_fires_a_due_schedule_once_and_records_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Written."))
@@ -67,9 +67,7 @@ def test_a_worker_fires_what_is_due_once_and_the_history_is_reported(
     assert "Write the digest" in json.dumps(model.received[0])
 
 
-def test_missed_times_are_forgotten_or_made_up_for_once(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_missed_times_are_skipped_or_caught_up_once(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Written."))
     for name, missed in (("forgets", "skip"), ("makes-up", "once")):
         assert workspace.agent("schedule", "add", name, "Go", "--every", "1h", "--missed", missed) == 0
@@ -91,7 +89,7 @@ def test_missed_times_are_forgotten_or_made_up_for_once(
         ("cancel", ["started", "started"], ["canceled", "paused"]),
     ],
 )
-def test_a_due_time_while_an_earlier_run_waits_follows_the_overlap_rule(
+def test_a_due_time_during_a_paused_run_follows_the_overlap_rule(
     workspace: Workspace, model: ModelServer, capsys: Capture, overlap: str, outcomes: list[str], statuses: list[str]
 ) -> None:
     """The run waits for an approval, and that counts as not ended."""
@@ -111,7 +109,7 @@ def test_a_due_time_while_an_earlier_run_waits_follows_the_overlap_rule(
     assert sorted(row["status"] for row in rows) == statuses
 
 
-def test_a_paused_schedule_does_not_fire_and_makes_nothing_up_afterwards(
+def test_a_paused_schedule_does_not_fire_and_does_not_catch_up(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -151,7 +149,7 @@ def test_a_schedule_can_be_run_now_and_keeps_its_times(
     assert "Greet Ada" in json.dumps(model.received[0])
 
 
-def test_what_cannot_be_started_is_refused_when_it_is_added_and_recorded_when_it_breaks_later(
+def test_an_invalid_schedule_is_rejected_when_added_and_a_later_failure_is_recorded(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -194,7 +192,7 @@ def test_schedules_of_a_file_are_listed_fired_and_checked(
     assert workspace.agent("validate") == 1
 
 
-def test_schedules_that_come_with_a_clone_fire_only_once_it_is_trusted_as_it_is(
+def test_schedules_of_a_clone_fire_only_after_it_is_trusted_unchanged(
     clone: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Done."))
@@ -216,7 +214,7 @@ def test_schedules_that_come_with_a_clone_fire_only_once_it_is_trusted_as_it_is(
     assert "changed since you trusted" in shown["withheld"]
 
 
-def test_a_schedule_that_this_version_cannot_read_is_listed_and_stops_no_worker(
+def test_an_unreadable_schedule_is_listed_and_does_not_stop_a_worker(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -236,7 +234,7 @@ def test_a_schedule_that_this_version_cannot_read_is_listed_and_stops_no_worker(
     assert "cannot be used" in listed[0]["withheld"]
 
 
-def test_a_running_worker_fires_a_schedule_by_itself(workspace: Workspace, model: ModelServer) -> None:
+def test_a_running_worker_fires_a_schedule(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     assert workspace.agent("schedule", "add", "tick", "Go", "--every", "1s") == 0
     worker = workspace.start("worker")

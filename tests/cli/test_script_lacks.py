@@ -30,7 +30,7 @@ def read_results(model: ModelServer) -> list[dict[str, Any]]:
     return [json.loads(text[text.index("{") : text.rindex("}") + 1]) for text in texts]
 
 
-def test_a_variable_that_the_skill_does_not_ask_for_is_named(
+def test_a_variable_not_requested_by_the_skill_is_named(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRADING_SECRET", "opensesame")
@@ -45,7 +45,7 @@ def test_a_variable_that_the_skill_does_not_ask_for_is_named(
     assert "opensesame" not in json.dumps(model.received)
 
 
-def test_a_variable_that_is_not_set_is_the_script_s_own_error(workspace: Workspace, model: ModelServer) -> None:
+def test_an_unset_variable_is_an_error_of_the_script(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("trader", "Trade things.", trade=READS)
     model.follow(run_script("trader", "trade"), says("Done."))
 
@@ -54,7 +54,7 @@ def test_a_variable_that_is_not_set_is_the_script_s_own_error(workspace: Workspa
     assert read_results(model)[0]["error"] == "execution_failed"
 
 
-def test_a_missing_package_is_one_message_with_the_line_to_add(workspace: Workspace, model: ModelServer) -> None:
+def test_a_missing_package_prints_one_message_with_the_line_to_add(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("needy", "Need things.", need=NEEDS)
     model.follow(run_script("needy", "need"), says("Done."))
 
@@ -82,7 +82,7 @@ def test_a_script_without_json_is_run_without_it_and_answers_with_its_text(
     assert echo["result"] == "text of ['a']\n"
 
 
-def test_help_that_was_read_decides_about_json(workspace: Workspace, model: ModelServer) -> None:
+def test_cached_help_determines_json_support(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("counter", "Count things.", strict=STRICT)
     model.follow(
         calls("script_help", skill_name="counter", script_name="strict"), run_script("counter", "strict"), says("Done.")
@@ -94,7 +94,7 @@ def test_help_that_was_read_decides_about_json(workspace: Workspace, model: Mode
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_script_that_refuses_json_is_repeated_only_where_its_skill_declares_no_effects(
+def test_a_script_without_json_support_is_retried_only_if_its_skill_has_no_effects(
     workspace: Workspace, model: ModelServer, *, is_read: bool
 ) -> None:
     folder = workspace.add_skill("counter", "Count things.", strict=STRICT)
@@ -109,7 +109,7 @@ def test_a_script_that_refuses_json_is_repeated_only_where_its_skill_declares_no
     assert "json=false" in result["message"] or is_read
 
 
-def test_a_skill_narrows_the_time_and_the_output_of_its_scripts(workspace: Workspace, model: ModelServer) -> None:
+def test_a_skill_can_lower_time_and_output_limits_of_its_scripts(workspace: Workspace, model: ModelServer) -> None:
     limits = {"slow": "timeout_seconds: 1", "chatty": "max_output_bytes: 1000"}
     for name, more in limits.items():
         folder = workspace.add_skill(name, f"Be {name}.", nap=NAPS, chat=CHATTY)
@@ -124,7 +124,7 @@ def test_a_skill_narrows_the_time_and_the_output_of_its_scripts(workspace: Works
     assert (nap["error"], nap["message"]) == ("timeout", "Script timed out after 1s")
 
 
-def test_a_skill_does_not_widen_the_limits_of_the_host(
+def test_a_skill_cannot_raise_the_limits_of_the_host(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCRIPT_TIMEOUT", "1")

@@ -31,7 +31,7 @@ OWN = "grep -c PLANTED_ /proc/self/environ; env | grep -c PLANTED_; echo end"
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc and PR_SET_DUMPABLE")
 @pytest.mark.parametrize(("command", "expected"), [(LOOK, "hits=0"), (OWN, "0\n0\nend")])
-def test_a_command_reads_the_agents_keys_neither_from_its_process_nor_from_its_own_environment(
+def test_a_command_cannot_read_the_keys_of_the_agent(
     workspace: Workspace, model: ModelServer, command: str, expected: str
 ) -> None:
     model.follow(calls("Bash", command=command), says("Done."))

@@ -10,7 +10,7 @@ from run_workspace import Workspace, use_model
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_config_set_changes_one_line_and_refuses_what_cannot_be(workspace: Workspace, capsys: Capture) -> None:
+def test_config_set_changes_one_line_and_rejects_invalid_values(workspace: Workspace, capsys: Capture) -> None:
     file = workspace.write("agent.yaml", "# mine\nruntime:\n  max_turns: 8  # few\n  profile: guarded\n")
 
     assert workspace.agent("config", "set", "runtime.max_turns", "12") == 0
@@ -22,7 +22,7 @@ def test_config_set_changes_one_line_and_refuses_what_cannot_be(workspace: Works
     assert "max_turns: 12" in file.read_text()
 
 
-def test_config_set_writes_the_settings_of_the_user_where_they_ask_for_it(workspace: Workspace, tmp_path: Path) -> None:
+def test_config_set_can_write_the_user_settings(workspace: Workspace, tmp_path: Path) -> None:
     (workspace.folder / "agent.yaml").unlink()
 
     assert workspace.agent("config", "set", "runtime.max_turns", "30", "--user") == 0
@@ -32,7 +32,7 @@ def test_config_set_writes_the_settings_of_the_user_where_they_ask_for_it(worksp
     assert [file.read_text() for file in written] == ["runtime:\n  max_turns: 30\n"]
 
 
-def test_a_skill_that_is_enabled_is_in_play_until_it_is_disabled(workspace: Workspace, capsys: Capture) -> None:
+def test_an_enabled_skill_is_active_until_it_is_disabled(workspace: Workspace, capsys: Capture) -> None:
     def list_active() -> set[str]:
         capsys.readouterr()
         assert workspace.agent("skills", "list", "--json") == 0
@@ -61,7 +61,7 @@ def test_check_names_every_problem_of_settings_agents_and_rules(workspace: Works
     assert "profil" in told.out + told.err
 
 
-def test_init_writes_project_instructions_and_leaves_those_that_are_there(
+def test_init_writes_project_instructions_and_keeps_existing_ones(
     workspace: Workspace, tmp_path: Path, capsys: Capture
 ) -> None:
     new, old = tmp_path / "new", tmp_path / "old"
@@ -76,9 +76,7 @@ def test_init_writes_project_instructions_and_leaves_those_that_are_there(
     assert str(new / "AGENTS.md") in capsys.readouterr().out
 
 
-def test_a_model_that_is_nearly_another_is_answered_with_that_one(
-    workspace: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_a_misspelled_model_gets_a_suggestion(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     named = {**use_model(model), "name": "gpt-5.6-lna"}
     workspace.configure(model=named, runtime={"max_llm_retries": 0})
     model.follow(fails(404))
@@ -92,7 +90,7 @@ def test_a_model_that_is_nearly_another_is_answered_with_that_one(
     assert "Did you mean 'biggest'?" in capsys.readouterr().err
 
 
-def test_approve_with_resume_continues_with_the_run_in_place(
+def test_approve_and_deny_with_resume_continue_the_run(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Write", path="made.txt", content="x"), says("All done."))

@@ -20,7 +20,7 @@ def read_catalog(model: ModelServer) -> str:
     return json.dumps(model.received[0]["messages"], ensure_ascii=False)
 
 
-def test_every_description_is_given_while_the_whole_catalog_is_small(workspace: Workspace, model: ModelServer) -> None:
+def test_a_small_catalog_includes_every_description(workspace: Workspace, model: ModelServer) -> None:
     for subject in SUBJECTS:
         write_skill(workspace, f"about-{subject}", f"Answers questions about {subject} of the region.")
     model.follow(says("Done"))
@@ -34,9 +34,7 @@ def test_every_description_is_given_while_the_whole_catalog_is_small(workspace: 
     assert "Others:" not in catalog
 
 
-def test_a_catalog_beyond_its_share_gives_the_best_descriptions_and_the_names(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_large_catalog_includes_the_best_descriptions_and_all_names(workspace: Workspace, model: ModelServer) -> None:
     filler = "with many more words that nobody asks for " * 20
     for number in range(20):
         write_skill(workspace, f"topic-{number}", f"Answers questions about subject{number} {filler}.")

@@ -60,7 +60,7 @@ def test_a_skill_whose_name_is_unique_answers_to_its_name_and_to_its_id(teams: W
         assert "Roll it out." in json.dumps(model.received[-1]["messages"])
 
 
-def test_an_agent_names_one_of_them_by_its_id_and_has_only_that_one(teams: Workspace, model: ModelServer) -> None:
+def test_an_agent_that_lists_one_id_has_only_that_skill(teams: Workspace, model: ModelServer) -> None:
     teams.write(".agent/agents/lead/AGENT.md", AGENT.format(skills="frontend/review, ops/deploy"))
     model.follow(says("Done."))
 
@@ -73,7 +73,7 @@ def test_an_agent_names_one_of_them_by_its_id_and_has_only_that_one(teams: Works
 
 
 @pytest.mark.parametrize("definition", ["agent", "task"])
-def test_the_shared_name_alone_is_refused_with_the_ids_that_it_could_mean(
+def test_the_shared_name_is_rejected_with_the_candidate_ids(
     teams: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], definition: str
 ) -> None:
     teams.write(".agent/agents/lead/AGENT.md", AGENT.format(skills="review" if definition == "agent" else ""))
@@ -91,7 +91,7 @@ def test_the_shared_name_alone_is_refused_with_the_ids_that_it_could_mean(
     assert model.received == []
 
 
-def test_a_step_of_a_task_has_the_skill_that_it_names_by_its_id(teams: Workspace, model: ModelServer) -> None:
+def test_a_task_step_has_the_skill_that_it_lists_by_id(teams: Workspace, model: ModelServer) -> None:
     teams.write(".agent/tasks/look/TASK.md", TASK.format(skills="backend/review, ops/deploy"))
     model.follow(says("Done."))
 
@@ -102,9 +102,7 @@ def test_a_step_of_a_task_has_the_skill_that_it_names_by_its_id(teams: Workspace
     assert "frontend/review" not in read_system(model)
 
 
-def test_the_list_of_a_skill_lets_through_the_id_that_it_names_and_no_other(
-    teams: Workspace, model: ModelServer
-) -> None:
+def test_the_list_of_a_skill_allows_only_the_listed_id(teams: Workspace, model: ModelServer) -> None:
     text = "---\nname: gate\ndescription: Decide who looks.\nskills: [backend/review, ops/deploy]\n---\nDecide.\n"
     teams.write(".agent/skills/gate/SKILL.md", text)
     model.follow(
@@ -121,7 +119,9 @@ def test_the_list_of_a_skill_lets_through_the_id_that_it_names_and_no_other(
     assert "Skill 'deploy' is in charge" in taken
 
 
-def test_commands_list_and_inspect_each_of_them_by_its_id(teams: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skills_with_the_same_name_are_listed_and_inspected_by_id(
+    teams: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     # A folder of the project has the path of the ID: it is no skill, so the ID is meant.
     (teams.folder / "frontend/review").mkdir(parents=True)
 
@@ -143,7 +143,7 @@ def test_commands_list_and_inspect_each_of_them_by_its_id(teams: Workspace, caps
     assert "frontend/review (active) - 1 script" in capsys.readouterr().out
 
 
-def test_a_waiting_run_continues_with_the_skill_of_its_id_as_it_was(teams: Workspace, model: ModelServer) -> None:
+def test_a_paused_run_continues_with_the_pinned_skill_of_its_id(teams: Workspace, model: ModelServer) -> None:
     model.follow(
         calls("use_skill", skill="frontend/review", reason="look"), calls("ask_user", question="Which?"), says("Done.")
     )
@@ -159,7 +159,7 @@ def test_a_waiting_run_continues_with_the_skill_of_its_id_as_it_was(teams: Works
 
 
 @pytest.mark.parametrize("kind", ["agent", "task"])
-def test_id_that_two_definitions_have_is_an_error_where_it_is_named_or_listed(
+def test_duplicate_id_is_an_error_if_it_is_used_or_listed(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     model.follow(says("Never asked."))

@@ -60,7 +60,7 @@ def codes(report: dict[str, Any]) -> set[str]:
     return {problem["code"] for problem in report["problems"]}
 
 
-def test_new_skill_is_valid_by_the_strict_rules_and_passes_its_test(judge: Callable[..., tuple[int, Any]]) -> None:
+def test_new_skill_is_strictly_valid_and_passes_its_test(judge: Callable[..., tuple[int, Any]]) -> None:
     assert run(["skill", "create", "fresh"]) == 0
     assert run(["skills", "validate", "--strict", ".agent/skills/fresh"]) == 0
 
@@ -92,7 +92,7 @@ def test_script_without_help_is_an_error(judge: Callable[..., tuple[int, Any]], 
     assert said in trial["message"]
 
 
-def test_call_that_an_entrypoint_or_a_case_writes_down_must_answer_in_json(
+def test_calls_in_entrypoints_and_cases_must_return_json(
     judge: Callable[..., tuple[int, Any]],
 ) -> None:
     evals = '[{"prompt": "Say it", "expected": "Said", "script": "b", "args": []}]'
@@ -111,7 +111,9 @@ def test_call_that_an_entrypoint_or_a_case_writes_down_must_answer_in_json(
     assert "Expected JSON output, got: no JSON" in outcome["evals/evals.json case 1: b --json"][1]
 
 
-def test_placeholder_that_only_a_run_can_fill_is_reported_and_not_tried(judge: Callable[..., tuple[int, Any]]) -> None:
+def test_placeholder_that_only_a_run_can_fill_is_reported_and_not_executed(
+    judge: Callable[..., tuple[int, Any]],
+) -> None:
     write_skill({"scripts/a.py": SCRIPT}, front='entrypoint: {script: a, args: ["--text", "{previous}"]}\n')
 
     code, report = judge("notes")
@@ -130,7 +132,7 @@ def test_toolset_that_cannot_be_imported_is_an_error(judge: Callable[..., tuple[
     assert "division by zero" in report["trials"][0]["message"]
 
 
-def test_reviewer_sees_links_to_nowhere_and_files_that_no_one_names(judge: Callable[..., tuple[int, Any]]) -> None:
+def test_review_reports_broken_links_and_unreferenced_files(judge: Callable[..., tuple[int, Any]]) -> None:
     body = "[Guide](references/guide.md) and [gone](references/gone.md#top), `scripts/missing.py --json`.\n\n"
     body += "[Web](https://example.org/x.md) [anchor](#here)\n\n```\n[code](references/in-code.md)\n```\n"
     write_skill({"references/guide.md": "Guide", "references/lonely.md": "Lonely"}, body=body)
@@ -145,7 +147,7 @@ def test_reviewer_sees_links_to_nowhere_and_files_that_no_one_names(judge: Calla
     assert {code for code, _ in said} == {"link_broken", "file_missing", "file_unnamed", "no_evals"}
 
 
-def test_reviewer_looks_at_description_license_length_and_hidden_characters(
+def test_review_checks_description_license_length_and_hidden_characters(
     judge: Callable[..., tuple[int, Any]],
 ) -> None:
     folder = Path(".agent/skills/notes")
@@ -183,7 +185,7 @@ def test_reviewer_looks_at_description_license_length_and_hidden_characters(
         ('{"skill_name": "other", "evals": [{"prompt": "x", "expected": "y"}]}', "evals_name"),
     ],
 )
-def test_evals_that_no_tool_could_use_are_reported(judge: Callable[..., tuple[int, Any]], text: str, code: str) -> None:
+def test_unusable_evals_are_reported(judge: Callable[..., tuple[int, Any]], text: str, code: str) -> None:
     write_skill({"evals/evals.json": text})
 
     assert code in codes(judge("notes", "--no-run")[1])
@@ -198,7 +200,7 @@ def test_evals_that_no_tool_could_use_are_reported(judge: Callable[..., tuple[in
         '\ufeff{"evals": [{"prompt": "x", "assertions": ["y"]}]}',
     ],
 )
-def test_evals_as_other_tools_write_them_are_accepted(judge: Callable[..., tuple[int, Any]], text: str) -> None:
+def test_evals_in_the_format_of_other_tools_are_accepted(judge: Callable[..., tuple[int, Any]], text: str) -> None:
     write_skill({"evals/evals.json": text, "evals/a.txt": "a", "evals/results.json": '{"passed": 3}'})
 
     code, report = judge("notes", "--no-run")
@@ -206,7 +208,7 @@ def test_evals_as_other_tools_write_them_are_accepted(judge: Callable[..., tuple
     assert (code, report["problems"]) == (0, [])
 
 
-def test_nothing_of_an_untrusted_skill_is_executed(judge: Callable[..., tuple[int, Any]], home: Path) -> None:
+def test_no_code_of_an_untrusted_skill_is_executed(judge: Callable[..., tuple[int, Any]], home: Path) -> None:
     marker = home / "ran"
     write_skill({"scripts/a.py": f"open({str(marker)!r}, 'w')\n"}, folder=str(home / ".agent/skills"))
 
@@ -219,7 +221,7 @@ def test_nothing_of_an_untrusted_skill_is_executed(judge: Callable[..., tuple[in
     assert not marker.exists()
 
 
-def test_script_is_run_as_a_model_would_run_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_runs_in_the_same_way_as_for_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     path = write_skill({"scripts/a.py": SCRIPT})
 
     assert run(["skill", "run", "Notes", "A", "--", "--text", "hi"]) == 0

@@ -54,7 +54,7 @@ def test_list_as_json_is_only_json_on_stdout(workspace: Path, capsys: pytest.Cap
     assert listed["notes"]["path"] == str(folder / "SKILL.md")
 
 
-def test_list_of_a_folder_that_is_not_there_is_wrong_usage(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_a_missing_folder_is_a_usage_error(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["skills", "list", "--skills-dir", "absent"]) == 2
     assert "'absent' does not exist" in capsys.readouterr().err
 
@@ -72,7 +72,7 @@ def test_inspect_shows_front_matter_and_sections(workspace: Path, capsys: pytest
     assert "  Usage  #usage  lines 9-11, 15 bytes" in lines
 
 
-def test_inspect_as_json_has_the_whole_tree(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_as_json_has_the_full_tree(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = add(workspace / "somewhere/notes")
     (folder / "scripts").mkdir()
     (folder / "scripts" / "Go.py").write_text("raise SystemExit('never run')")
@@ -110,7 +110,7 @@ def test_show_lists_the_reference_files_with_title_and_size(
     assert "\x1b" not in shown
 
 
-def test_references_folder_that_is_a_link_is_not_listed(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_linked_references_folder_is_not_listed(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = add(workspace / "somewhere/notes")
     (folder / "references").symlink_to("/etc")
 
@@ -119,14 +119,18 @@ def test_references_folder_that_is_a_link_is_not_listed(workspace: Path, capsys:
     assert json.loads(capsys.readouterr().out)["references_index"] == []
 
 
-def test_inspect_of_an_unknown_name_says_the_nearest(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_of_an_unknown_name_suggests_the_closest_match(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     add(workspace / ".agent/skills/notes")
 
     assert run(["skills", "inspect", "note"]) == 2
     assert "hint: Did you mean 'notes'?" in capsys.readouterr().err
 
 
-def test_a_skill_cannot_steer_the_terminal(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_skill_cannot_send_control_sequences_to_the_terminal(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     add(workspace / ".agent/skills/evil", '---\nname: evil\ndescription: "a\\e[2Jb\\u202ec\\a"\n---\n')
 
     run(["skills", "list"])
@@ -137,7 +141,7 @@ def test_a_skill_cannot_steer_the_terminal(workspace: Path, capsys: pytest.Captu
     assert not {"\x1b", "\u202e", "\x07"} & set(out)
 
 
-def test_validate_gives_exactly_the_promised_json(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_prints_the_documented_json(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(workspace / "good")
     add(workspace / "odd", "---\nname: Odd\ndescription: d\n---\n")
     add(workspace / "bad", "---\n- list\n---\n")
@@ -177,9 +181,7 @@ def test_validate_gives_exactly_the_promised_json(workspace: Path, capsys: pytes
     ]
 
 
-def test_problem_of_the_code_of_a_skill_says_which_file_it_is_in(
-    workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_problem_in_the_code_of_a_skill_names_its_file(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(workspace / "good")
     (workspace / "good" / "impl.py").write_text("x = 1\n", encoding="utf-8")
 
@@ -207,7 +209,7 @@ def test_validate_exit_codes(workspace: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     "text", ["# Only text\n", "---\nname: broken\n---\n\nDo it.\n", "---\nname: [x\ndescription: d\n---\n"]
 )
-def test_validate_rejects_an_own_skill_that_no_run_loads(
+def test_validate_rejects_an_own_skill_that_runs_do_not_load(
     text: str, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add(workspace / "skills" / "broken", text)
@@ -218,7 +220,7 @@ def test_validate_rejects_an_own_skill_that_no_run_loads(
     assert run(["skills", "validate", ".claude/skills"]) == 0
 
 
-def test_validate_looks_at_every_file_of_a_collection(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_checks_every_file_of_a_collection(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place in ("a", "b/c", ".claude/skills/d", "e", "e/assets/f"):
         add(workspace / "all" / place)
     (workspace / "all" / "g").mkdir()
@@ -237,7 +239,7 @@ def test_validate_looks_at_every_file_of_a_collection(workspace: Path, capsys: p
     }
 
 
-def test_validate_of_the_folder_one_stands_in(
+def test_validate_checks_the_current_folder(
     workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(add(workspace / "good"))
@@ -245,7 +247,7 @@ def test_validate_of_the_folder_one_stands_in(
     assert run(["skills", "validate", ".", "SKILL.md", "--strict"]) == 0
 
 
-def test_validate_does_not_wait_for_a_pipe(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_does_not_block_on_a_pipe(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workspace / "pipe").mkdir()
     os.mkfifo(workspace / "pipe" / "SKILL.md")
 
@@ -265,14 +267,14 @@ def test_to_prompt_prints_the_reference_block(workspace: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == f"<available_skills>\n{skill}{skill}</available_skills>\n"
 
 
-def test_to_prompt_of_what_is_not_a_skill_fails_with_the_reason(
+def test_to_prompt_of_a_folder_without_a_skill_fails_with_the_reason(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["skills", "to-prompt", "."]) == 1
     assert "no_skill_file" in capsys.readouterr().err
 
 
-def test_list_and_route_leave_out_packages_that_are_not_enabled(
+def test_list_and_route_omit_disabled_packages(
     workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(workspace / ".agent/skills/notes")

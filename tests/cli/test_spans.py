@@ -32,7 +32,7 @@ def test_start_and_end_share_a_span_and_name_its_parent(workspace: Workspace, mo
     assert len({run, step, *sent, *turns}) == 6
 
 
-def test_what_ends_after_a_resume_is_in_the_span_it_started_in(workspace: Workspace, model: ModelServer) -> None:
+def test_a_step_that_ends_after_a_resume_keeps_its_span(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("ask_user", question="Which colour?"), says("Done."))
     assert workspace.agent("run", "Ask") == 4
 

@@ -10,7 +10,7 @@ from run_workspace import Workspace
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
 
 
-def test_a_command_that_sets_such_a_mode_is_refused_in_the_permissive_profile_too(
+def test_a_command_that_sets_a_setuid_mode_is_denied_in_the_permissive_profile(
     workspace: Workspace, model: ModelServer
 ) -> None:
     file = workspace.write("tool", "#!/bin/sh\n")
@@ -24,7 +24,7 @@ def test_a_command_that_sets_such_a_mode_is_refused_in_the_permissive_profile_to
     assert refused["payload"]["arguments"] == {"command": "chmod 6755 tool"}
 
 
-def test_a_file_that_is_written_again_loses_such_a_mode(workspace: Workspace, model: ModelServer) -> None:
+def test_a_rewritten_file_loses_its_setuid_mode(workspace: Workspace, model: ModelServer) -> None:
     file = workspace.write("tool", "#!/bin/sh\n")
     file.chmod(0o6755)
     model.follow(calls("Write", path="tool", content="#!/bin/sh\necho new\n"), says("Done."))

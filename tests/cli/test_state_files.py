@@ -21,7 +21,7 @@ def test_a_project_in_git_stays_clean_after_a_run(workspace: Workspace, model: M
     assert after == before
 
 
-def test_a_gitignore_that_a_user_deleted_stays_away(workspace: Workspace, model: ModelServer) -> None:
+def test_a_gitignore_deleted_by_the_user_is_not_restored(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     assert workspace.agent("run", "say it", "--quiet") == 0
     (workspace.folder / "runs/.gitignore").unlink()
@@ -31,7 +31,7 @@ def test_a_gitignore_that_a_user_deleted_stays_away(workspace: Workspace, model:
     assert not (workspace.folder / "runs/.gitignore").exists()
 
 
-def test_the_folder_of_runs_says_what_is_in_it(workspace: Workspace, model: ModelServer) -> None:
+def test_the_runs_folder_has_a_description_of_its_contents(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     assert workspace.agent("run", "say it", "--quiet") == 0
 
@@ -42,7 +42,7 @@ def test_the_folder_of_runs_says_what_is_in_it(workspace: Workspace, model: Mode
     assert [name for name in named if name.removesuffix("-wal").removesuffix("-shm") not in note] == []
 
 
-def test_in_the_home_folder_runs_go_to_the_data_folder(
+def test_runs_in_the_home_folder_are_stored_in_the_data_folder(
     workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -62,7 +62,7 @@ def test_in_the_home_folder_runs_go_to_the_data_folder(
     assert "say it" in capsys.readouterr().out
 
 
-def test_runs_that_lie_in_the_home_folder_already_are_still_found(
+def test_existing_runs_in_the_home_folder_are_still_found(
     workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Done."))

@@ -38,7 +38,7 @@ def count_calls(workspace: Workspace) -> int:
     return len((workspace.folder / "skills" / "counter" / "scripts" / "calls").read_text())
 
 
-def test_a_wrong_argument_is_read_by_the_model_which_corrects_it(counter: Workspace, model: ModelServer) -> None:
+def test_the_model_reads_an_argument_error_and_corrects_it(counter: Workspace, model: ModelServer) -> None:
     model.follow(
         calls("script_run", **run_script("wrong", json=False)),
         calls("script_run", **run_script("--from", "1", json=False)),
@@ -55,7 +55,7 @@ def test_a_wrong_argument_is_read_by_the_model_which_corrects_it(counter: Worksp
     assert count_calls(counter) == 2
 
 
-def test_the_same_call_failing_again_ends_the_run(counter: Workspace, model: ModelServer) -> None:
+def test_a_repeated_failure_of_the_same_call_ends_the_run(counter: Workspace, model: ModelServer) -> None:
     model.follow(calls("script_run", **run_script("--from", "never")), says("Never asked."))
     model.script = [model.script[0], model.script[0], model.script[1]]
 
@@ -91,7 +91,7 @@ def test_a_script_is_not_repeated_after_a_timeout(
     assert count_calls(counter) == 1
 
 
-def test_help_of_a_script_has_the_same_time_limit_as_a_run_of_it(
+def test_help_of_a_script_has_the_time_limit_of_the_script(
     counter: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCRIPT_TIMEOUT", "0.5")
@@ -103,7 +103,7 @@ def test_help_of_a_script_has_the_same_time_limit_as_a_run_of_it(
     assert (result["error"], result["message"].startswith("Script timed out after 0.5s")) == ("timeout", True)
 
 
-def test_the_model_reads_which_other_skills_fit_and_keeps_control(counter: Workspace, model: ModelServer) -> None:
+def test_the_model_gets_other_matching_skills_and_keeps_control(counter: Workspace, model: ModelServer) -> None:
     counter.add_skill("counting-house", "Count things from a number, slowly.", greet=GREET)
     model.follow(calls("script_run", **run_script("wrong")), says("I give up."))
 
@@ -115,7 +115,7 @@ def test_the_model_reads_which_other_skills_fit_and_keeps_control(counter: Works
     assert "handoff" not in counter.event_types()
 
 
-def test_the_log_names_the_script_its_skill_and_what_it_printed(counter: Workspace, model: ModelServer) -> None:
+def test_the_log_contains_the_script_its_skill_and_its_output(counter: Workspace, model: ModelServer) -> None:
     model.follow(
         calls("use_skill", skill="greeter"), calls("script_run", **run_script("--from", "never")), says("It broke.")
     )

@@ -18,7 +18,7 @@ from run_workspace import QUICK, Workspace, use_model
         ("Bash", {"command": "cat link"}),
     ],
 )
-def test_key_of_the_stores_is_never_in_the_workspace_and_is_not_shown_to_a_model(
+def test_store_key_is_outside_the_workspace_and_hidden_from_the_model(
     workspace: Workspace, model: ModelServer, call: tuple[str, dict[str, str]]
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"}, sandbox={"use": "off"})
@@ -41,7 +41,7 @@ def test_key_of_the_stores_is_never_in_the_workspace_and_is_not_shown_to_a_model
 
 
 @pytest.mark.parametrize("tool", ["Read", "Grep", "Glob"])
-def test_key_is_closed_also_where_the_home_folder_is_the_workspace(
+def test_store_key_is_protected_even_if_the_home_folder_is_the_workspace(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
     home = Path(os.environ["HOME"])

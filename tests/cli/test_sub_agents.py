@@ -50,7 +50,7 @@ def read_json(capsys: Capture) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_three_agents_work_at_once_one_fails_one_asks_and_the_answer_brings_all_results_home(
+def test_three_concurrent_agents_return_all_results_despite_a_failure_and_a_question(
     workspace: Workspace, team: RoleModel, capsys: Capture
 ) -> None:
     assert workspace.agent("run", "--json", "Look around") == 4
@@ -73,7 +73,7 @@ def test_three_agents_work_at_once_one_fails_one_asks_and_the_answer_brings_all_
     assert workspace.agent("replay", parked["run_id"], "--execute") == 0
 
 
-def test_screen_nests_what_each_of_them_does_below_its_name(
+def test_screen_nests_steps_below_the_name_of_each_agent(
     workspace: Workspace, team: RoleModel, capsys: Capture
 ) -> None:
     assert workspace.agent("run", "Look around") == 4
@@ -91,7 +91,7 @@ def test_screen_nests_what_each_of_them_does_below_its_name(
     assert lines[reading].startswith("  ")
 
 
-def test_children_show_below_the_run_that_started_them(workspace: Workspace, team: RoleModel, capsys: Capture) -> None:
+def test_children_are_shown_below_their_parent(workspace: Workspace, team: RoleModel, capsys: Capture) -> None:
     del team
     workspace.agent("run", "-q", "Look around")
     capsys.readouterr()
@@ -106,7 +106,7 @@ def test_children_show_below_the_run_that_started_them(workspace: Workspace, tea
     ]
 
 
-def test_every_approval_that_children_wait_for_is_named_at_once(
+def test_all_pending_approvals_of_children_are_listed_together(
     workspace: Workspace, team: RoleModel, capsys: Capture
 ) -> None:
     ask = ("tool_approvals:", "  rules:", "    - {tool: Read, verdict: ask}")

@@ -106,7 +106,7 @@ def test_search_stops_at_the_top_of_a_repository(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("planted", ["project", "project/.agent"])
-def test_folder_or_definitions_of_another_user_above_do_not_count(tmp_path: Path, planted: str) -> None:
+def test_parent_folders_of_another_user_are_ignored(tmp_path: Path, planted: str) -> None:
     deep = tmp_path / "project/mine"
     deep.mkdir(parents=True)
     (tmp_path / "project/.agent").mkdir()
@@ -115,7 +115,7 @@ def test_folder_or_definitions_of_another_user_above_do_not_count(tmp_path: Path
     assert get_workspace(deep, home=tmp_path / "home") == deep
 
 
-def test_untrusted_workspace_above_follows_the_rules_of_trust(
+def test_untrusted_parent_workspace_follows_the_trust_rules(
     workspace: Workspace, below: Path, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_TRUST", "named")

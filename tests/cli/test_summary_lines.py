@@ -110,7 +110,7 @@ def list_turns(workspace: Workspace, capsys: Capture) -> tuple[str, str, object]
     return summary, shown.split()[1], row["turns"]
 
 
-def test_turns_of_a_task_are_the_same_everywhere(priced: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_turns_of_a_task_are_consistent_everywhere(priced: Workspace, model: ModelServer, capsys: Capture) -> None:
     priced.write(".agent/tasks/one/TASK.md", "---\nname: One\n---\n\nDo it.\n")
     model.follow(says("One."))
     assert priced.agent("task", "run", "one") == 0
@@ -131,7 +131,7 @@ def test_answer_of_a_task_is_printed_once(priced: Workspace, model: ModelServer,
     assert "Last answer." not in shown.err
 
 
-def test_turns_of_a_run_with_a_child_are_the_same_everywhere(
+def test_turns_of_a_run_with_a_child_are_consistent_everywhere(
     priced: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     priced.write(".agent/agents/writer/AGENT.md", AGENT.format(name="writer", model="m2"))
@@ -141,7 +141,7 @@ def test_turns_of_a_run_with_a_child_are_the_same_everywhere(
     assert list_turns(priced, capsys) == ("3 turns", "3;", 3)
 
 
-def test_turns_of_a_run_that_starts_a_task_are_the_same_everywhere(
+def test_turns_of_a_run_that_starts_a_task_are_consistent_everywhere(
     priced: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     priced.write(".agent/tasks/one/TASK.md", "---\nname: One\n---\n\nDo it.\n")
@@ -163,7 +163,7 @@ def test_list_of_runs_counts_the_turns_of_a_killed_run(priced: Workspace, model:
     assert (row["interrupted"], row["turns"], row["tokens"], row["cost_usd"]) == (True, 3, 220, 0.4)
 
 
-def test_turns_tokens_and_cost_of_a_run_whose_child_waits_are_the_same_everywhere(
+def test_totals_of_a_run_with_a_paused_child_are_consistent_everywhere(
     priced: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     priced.write(".agent/agents/writer/AGENT.md", AGENT.format(name="writer", model="m2"))
@@ -178,9 +178,7 @@ def test_turns_tokens_and_cost_of_a_run_whose_child_waits_are_the_same_everywher
     assert (row["turns"], row["tokens"], row["cost_usd"]) == (2, 220, 0.4)
 
 
-def test_list_of_runs_counts_the_step_that_a_task_waits_for(
-    priced: Workspace, model: ModelServer, capsys: Capture
-) -> None:
+def test_list_of_runs_counts_the_paused_step_of_a_task(priced: Workspace, model: ModelServer, capsys: Capture) -> None:
     priced.write(".agent/tasks/one/TASK.md", "---\nname: One\n---\n\nDo it.\n")
     model.follow(calls("Read", path="facts.yaml"), calls("ask_user", question="What color?"))
     assert priced.agent("task", "run", "one") == 4

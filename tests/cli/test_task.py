@@ -71,7 +71,7 @@ def pack(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_task_runs_offline_from_end_to_end(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_runs_offline_end_to_end(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     assert pack.agent("task", "run", "count", "--input", "text=one two three", "--json") == 0
 
     outcome = json.loads(capsys.readouterr().out)
@@ -84,7 +84,7 @@ def test_task_runs_offline_from_end_to_end(pack: Workspace, capsys: pytest.Captu
     assert [child["status"] for child in outcome["children"]] == ["completed", "completed"]
 
 
-def test_inputs_from_a_file_and_the_line_stay_the_texts_they_are(
+def test_inputs_from_a_file_and_the_command_line_stay_strings(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (pack.folder / "inputs.json").write_text('{"text": "from the file", "size": 2.5}', encoding="utf-8")
@@ -109,7 +109,7 @@ def test_inputs_from_a_file_and_the_line_stay_the_texts_they_are(
         (["--input", "text=x", "--timeout", "nan"], "--timeout must be greater than 0, not nan"),
     ],
 )
-def test_wrong_input_is_wrong_usage_and_starts_nothing(
+def test_invalid_input_is_a_usage_error_and_starts_nothing(
     arguments: list[str], sentence: str, pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pack.agent("task", "run", "count", *arguments) == 2
@@ -133,9 +133,7 @@ def test_failed_step_is_reported_and_resume_starts_there(pack: Workspace, capsys
     assert "next:    agent resume" in err
 
 
-def test_user_reads_why_a_script_failed_without_opening_the_log(
-    pack: Workspace, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cause_of_a_script_failure_is_printed(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     secret = "hunter2" + "secretvalue99"
     pack.write(
         ".agent/skills/counter/scripts/count.py",
@@ -165,7 +163,7 @@ def test_user_reads_why_a_script_failed_without_opening_the_log(
     assert json.loads(done.out)["cause"].splitlines()[-1].startswith("ValueError: the ledger")
 
 
-def test_run_that_waits_for_a_step_says_for_what_and_ends_with_its_code(
+def test_run_paused_by_a_step_prints_the_reason_and_has_its_exit_code(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = pack.folder / ".agent/tasks/count/TASK.md"
@@ -200,7 +198,7 @@ def test_tasks_are_listed_shown_and_checked(pack: Workspace, capsys: pytest.Capt
     assert "No task is called 'cuont'" in capsys.readouterr().err
 
 
-def test_every_problem_of_a_task_is_reported_with_its_place(
+def test_every_problem_of_a_task_is_reported_with_its_position(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = "---\nname: Tell\nagent: nobody\nskills: [countr]\noutput_schema: {type: thing}\n---\n\n{{inputs.x}}\n"
@@ -217,7 +215,7 @@ def test_every_problem_of_a_task_is_reported_with_its_place(
     ]
 
 
-def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_refused(
+def test_invalid_tools_rules_and_scope_of_steps_prevent_a_task_run(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = pack.folder / ".agent/tasks/count"
@@ -245,7 +243,7 @@ def test_tools_rules_and_reach_of_steps_are_checked_and_a_run_of_such_a_task_is_
     assert pack.run_ids() == []
 
 
-def test_steps_that_name_no_agent_are_checked_against_the_one_that_is_named(
+def test_steps_without_an_agent_are_checked_against_the_selected_one(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rules = "tool_approvals: {rules: [{tool: Write, allow: false}]}"
@@ -263,7 +261,7 @@ def test_steps_that_name_no_agent_are_checked_against_the_one_that_is_named(
     assert "Tool 'Write' is denied by the rules of agent 'clerk'" in capsys.readouterr().err
 
 
-def test_steps_that_name_no_agent_are_done_by_the_one_that_is_named_else_the_default_one(
+def test_steps_without_an_agent_use_the_selected_or_default_one(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("clerk", "other"):

@@ -25,7 +25,7 @@ def list_records(workspace: Workspace) -> list[dict[str, Any]]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def test_the_flag_wins_over_the_model_of_the_agent_of_a_step(task: Workspace, model: ModelServer) -> None:
+def test_the_flag_overrides_the_model_of_the_agent_of_a_step(task: Workspace, model: ModelServer) -> None:
     model.follow(says("Checked."), says("Told."))
 
     assert task.agent("task", "run", "check", "--model", "medium", "-q") == 0
@@ -37,7 +37,7 @@ def test_the_flag_wins_over_the_model_of_the_agent_of_a_step(task: Workspace, mo
     assert sorted(record["answered_by"] for record in records) == [[], ["m"], ["m"]]
 
 
-def test_a_step_that_waited_continues_with_the_model_that_was_asked_for(task: Workspace, model: ModelServer) -> None:
+def test_a_paused_step_continues_with_the_requested_model(task: Workspace, model: ModelServer) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Checked."), says("Told."))
     assert task.agent("task", "run", "check", "--model", "medium", "-q") == 4
 
@@ -46,7 +46,7 @@ def test_a_step_that_waited_continues_with_the_model_that_was_asked_for(task: Wo
     assert [sent["model"] for sent in model.received] == ["medium"] * 3
 
 
-def test_without_the_flag_the_model_of_the_agent_counts(task: Workspace, model: ModelServer) -> None:
+def test_without_the_flag_the_model_of_the_agent_is_used(task: Workspace, model: ModelServer) -> None:
     model.follow(says("Checked."), says("Told."))
 
     assert task.agent("task", "run", "check", "-q") == 0
@@ -55,7 +55,7 @@ def test_without_the_flag_the_model_of_the_agent_counts(task: Workspace, model: 
 
 
 @pytest.mark.parametrize("front", [("model: small", "allowed_models: [medium]"), ("allowed_models: [medium]",)])
-def test_a_model_that_the_agent_of_a_step_may_not_use_is_refused_before_anything_runs(
+def test_a_model_not_allowed_for_the_agent_of_a_step_is_rejected_before_the_start(
     *, front: tuple[str, ...], task: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     add_agent(task.folder, "checker", *front)
@@ -66,7 +66,7 @@ def test_a_model_that_the_agent_of_a_step_may_not_use_is_refused_before_anything
     assert (model.received, task.run_ids()) == ([], [])
 
 
-def test_a_model_that_the_host_does_not_allow_is_refused(task: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_model_not_allowed_by_the_host_is_rejected(task: Workspace, model: ModelServer, capsys: Capture) -> None:
     options = {**use_model(model), "allowed_models": ["m", "small"]}
     task.configure(model=options, runtime=QUICK)
 

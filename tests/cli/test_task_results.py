@@ -29,7 +29,7 @@ Count the notes.
     ],
     ids=["plain", "fenced", "fenced in finish", "object in finish"],
 )
-def test_valid_json_is_accepted_however_it_is_given(
+def test_valid_json_is_accepted_in_any_form(
     workspace: Workspace, model: ModelServer, reply: Reply, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workspace.write(".agent/tasks/count/TASK.md", TASK)

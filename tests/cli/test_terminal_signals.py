@@ -38,7 +38,7 @@ def find_pause(workspace: Workspace) -> str:
 
 
 @pytest.mark.usefixtures("patient")
-def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open(
+def test_ctrl_c_at_the_approval_prompt_exits_at_once_and_leaves_it_pending(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("Bash", command="touch made"), says("Done."))
@@ -51,7 +51,9 @@ def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open
 
 
 @pytest.mark.usefixtures("patient")
-def test_ctrl_c_during_a_reply_ends_at_once_and_keeps_what_had_come(workspace: Workspace, model: ModelServer) -> None:
+def test_ctrl_c_during_a_reply_ends_at_once_and_keeps_the_partial_text(
+    workspace: Workspace, model: ModelServer
+) -> None:
     model.follow(says(LONG))
     model.halting.set()
     with agent_terminal(workspace.folder, "run", "Write") as terminal:
@@ -86,9 +88,7 @@ def test_ctrl_c_during_the_reply_of_a_child_ends_at_once(workspace: Workspace, m
 
 
 @pytest.mark.usefixtures("patient")
-def test_ctrl_c_during_a_command_ends_the_command_at_once_and_pauses_the_run(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_ctrl_c_during_a_command_kills_it_at_once_and_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Bash", command="echo $$ > began; exec sleep 600"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Wait") as terminal:
         _wait_for_file(workspace.folder / "began")
@@ -115,7 +115,7 @@ def test_the_quit_key_pauses_the_run(workspace: Workspace, model: ModelServer) -
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_terminal_that_closes_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
+def test_a_closed_terminal_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     model.silent.set()
     with agent_terminal(workspace.folder, "run", "Write") as terminal:

@@ -7,7 +7,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 
-def test_misspelt_tool_stops_the_run_and_names_the_nearest(
+def test_misspelled_tool_stops_the_run_with_a_suggestion(
     workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     workspace.write(".agent/tool-access.json", '{\n  "Bsh": false\n}')
@@ -23,7 +23,7 @@ def test_misspelt_tool_stops_the_run_and_names_the_nearest(
 
 
 @pytest.mark.parametrize("folder", [".agent", "context"])
-def test_tool_that_a_file_turns_off_is_neither_offered_nor_executed(
+def test_tool_disabled_by_a_file_is_neither_offered_nor_executed(
     workspace: Workspace, model: ModelServer, folder: str
 ) -> None:
     workspace.write(f"{folder}/tool-access.json", '{"tools": {"Bash": {"enabled": false}}}')
@@ -37,7 +37,7 @@ def test_tool_that_a_file_turns_off_is_neither_offered_nor_executed(
     assert not (workspace.folder / "made").exists()
 
 
-def test_what_either_file_turns_off_is_off(workspace: Workspace, model: ModelServer) -> None:
+def test_tool_disabled_by_either_file_is_disabled(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(".agent/tool-access.json", '{"Bash": false, "Read": true}')
     workspace.write("context/tool-access.json", '{"Read": false}')
     model.follow(says("done"))
@@ -49,7 +49,7 @@ def test_what_either_file_turns_off_is_off(workspace: Workspace, model: ModelSer
 
 
 @pytest.mark.parametrize("tool", ["Bash", "script_run", "run_task", "delegate"])
-def test_policy_explain_denies_a_tool_that_the_file_turns_off(
+def test_policy_explain_denies_a_tool_disabled_by_the_file(
     workspace: Workspace, capsys: pytest.CaptureFixture[str], tool: str
 ) -> None:
     workspace.write(".agent/tool-access.json", f'{{\n  "Read": true,\n  "{tool}": false\n}}')

@@ -31,7 +31,7 @@ def greet(model: ModelServer, text: str = "Hello.") -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet", args=[]), says(text))
 
 
-def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the_conventions(
+def test_a_run_is_exported_as_a_span_tree_with_conventional_attributes(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     greet(model)
@@ -83,7 +83,7 @@ def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the
     assert "gen_ai.client.token.usage" in receiver.metrics
 
 
-def test_cost_is_on_each_call_and_on_the_run_and_a_price_that_is_not_known_is_not_zero(
+def test_cost_is_on_each_call_and_the_run_and_an_unknown_price_is_not_zero(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     greet(model)
@@ -102,7 +102,7 @@ def test_cost_is_on_each_call_and_on_the_run_and_a_price_that_is_not_known_is_no
     assert all("metier.cost.usd" not in span.attributes for span in unknown)
 
 
-def test_export_sends_the_same_spans_with_the_same_ids_and_times_as_the_run_did(
+def test_export_sends_the_spans_of_the_run_with_equal_ids_and_times(
     workspace: Workspace, model: ModelServer, receiver: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     greet(model)
@@ -121,7 +121,7 @@ def test_export_sends_the_same_spans_with_the_same_ids_and_times_as_the_run_did(
     assert "gen_ai.client.token.usage" in receiver.metrics
 
 
-def test_a_run_that_is_killed_and_finished_by_another_process_is_one_trace(
+def test_a_killed_run_finished_by_another_process_is_one_trace(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     workspace.add_skill("waiter", "Wait for a writer.", wait=WAIT)
@@ -148,7 +148,7 @@ def test_a_run_that_is_killed_and_finished_by_another_process_is_one_trace(
     assert by_id(receiver.spans) == spans
 
 
-def test_a_child_run_is_part_of_the_trace_of_the_run_that_delegates_to_it(
+def test_a_child_run_is_part_of_the_trace_of_its_parent(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     for name in ("lead", "checker"):
@@ -283,7 +283,7 @@ def test_calls_of_disabled_and_unknown_tools_are_spans_and_a_name_that_the_model
     assert b"mistery" not in b"".join(receiver.bodies)
 
 
-def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fails_is_reported(
+def test_a_task_span_contains_its_agents_and_a_failed_script_is_an_error(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     workspace.add_skill("breaker", "Break with a script.", fall="import sys\nprint('x' * 100)\nsys.exit(3)\n")
@@ -320,7 +320,7 @@ def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fa
     }
 
 
-def test_the_standard_variables_name_service_resource_and_headers_and_turn_metrics_or_all_of_it_off(
+def test_standard_variables_set_service_resource_and_headers_and_disable_telemetry(
     workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Hello."))
@@ -340,7 +340,7 @@ def test_the_standard_variables_name_service_resource_and_headers_and_turn_metri
     assert b"staging" in b"".join(receiver.bodies)
 
 
-def test_no_content_and_no_secret_leaves_the_machine_unless_content_is_asked_for(
+def test_no_secret_is_exported_and_content_only_on_request(
     workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(
@@ -360,7 +360,7 @@ def test_no_content_and_no_secret_leaves_the_machine_unless_content_is_asked_for
     assert SECRET.encode() not in sent
 
 
-def test_the_context_of_the_caller_is_taken_and_handed_to_the_model_and_to_child_processes(
+def test_the_trace_context_is_propagated_to_the_model_and_child_processes(
     workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", PARENT)
@@ -383,7 +383,7 @@ def test_the_context_of_the_caller_is_taken_and_handed_to_the_model_and_to_child
     assert [headers["traceparent"] for headers in model.headers] == [f"00-{root.trace}-{span.id}-01" for span in chats]
 
 
-def test_a_server_of_external_tools_is_told_the_span_of_the_call(
+def test_an_external_tool_server_gets_the_span_of_the_call(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -397,7 +397,7 @@ def test_a_server_of_external_tools_is_told_the_span_of_the_call(
     assert span.attributes["gen_ai.tool.type"] == "extension"
 
 
-def test_a_trace_that_the_caller_does_not_record_is_not_exported(
+def test_an_unsampled_trace_is_not_exported(
     workspace: Workspace, model: ModelServer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", PARENT.removesuffix("01") + "00")
@@ -408,7 +408,7 @@ def test_a_trace_that_the_caller_does_not_record_is_not_exported(
     assert receiver.spans == []
 
 
-def test_an_endpoint_that_does_not_answer_costs_a_warning_and_never_the_run(
+def test_an_unreachable_endpoint_causes_a_warning_and_does_not_fail_the_run(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -421,7 +421,7 @@ def test_an_endpoint_that_does_not_answer_costs_a_warning_and_never_the_run(
     assert "was not taken by http://127.0.0.1:9/v1/traces" in capsys.readouterr().err
 
 
-def test_switched_off_nothing_of_opentelemetry_is_imported(workspace: Workspace, model: ModelServer) -> None:
+def test_disabled_telemetry_does_not_import_opentelemetry(workspace: Workspace, model: ModelServer) -> None:
     greet(model)
     code = (
         "import os, sys\nfrom metier.cli.main import run\n"

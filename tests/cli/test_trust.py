@@ -27,7 +27,7 @@ Work.
 """
 
 
-def test_the_rules_of_a_clone_allow_nothing_until_the_user_trusts_them(
+def test_allow_rules_of_a_clone_are_ignored_until_they_are_trusted(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)
@@ -48,7 +48,7 @@ def test_the_rules_of_a_clone_allow_nothing_until_the_user_trusts_them(
     assert (cloned.folder / "owned").exists()
 
 
-def test_what_a_clone_denies_holds_without_trust(
+def test_deny_rules_of_a_clone_apply_without_trust(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = "rules: [{tool: Write, allow: false, reason: Not here}, {tool: Bash, allow: true}]"
@@ -62,7 +62,7 @@ def test_what_a_clone_denies_holds_without_trust(
     capsys.readouterr()
 
 
-def test_a_policy_that_a_pull_changes_has_to_be_trusted_again(
+def test_a_policy_changed_by_a_pull_must_be_trusted_again(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {".agent/policy.yaml": "rules: [{tool: Write, allow: true}]"}, monkeypatch)
@@ -111,7 +111,7 @@ def test_an_agent_of_a_clone_cannot_allow_itself_anything(
     capsys.readouterr()
 
 
-def test_a_clone_with_words_for_the_agent_is_guarded_until_the_user_says_otherwise(
+def test_a_clone_with_agent_instructions_is_guarded_until_it_is_trusted(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = json.dumps({"runtime": {"profile": "permissive"}, "model": {"max_tokens": 77}})
@@ -130,7 +130,7 @@ def test_a_clone_with_words_for_the_agent_is_guarded_until_the_user_says_otherwi
     assert not (cloned.folder / "owned").exists()
 
 
-def test_a_clone_cannot_send_a_key_elsewhere(
+def test_a_clone_cannot_redirect_a_key(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL")
@@ -146,7 +146,7 @@ def test_a_clone_cannot_send_a_key_elsewhere(
     capsys.readouterr()
 
 
-def test_the_code_of_a_cloned_skill_does_not_run_not_even_to_say_what_it_offers(
+def test_the_code_of_a_cloned_skill_does_not_run_even_to_list_its_tools(
     clone: Workspace,
     tmp_path: Path,
     model: ModelServer,
@@ -180,7 +180,7 @@ def test_the_code_of_a_cloned_skill_does_not_run_not_even_to_say_what_it_offers(
     capsys.readouterr()
 
 
-def test_a_clone_may_be_stricter_than_the_user_and_not_looser(
+def test_a_clone_can_be_stricter_than_the_user_but_not_more_permissive(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = Path(os.environ["HOME"]) / ".config/agent/agent.yaml"
@@ -212,7 +212,7 @@ def test_a_clone_may_be_stricter_than_the_user_and_not_looser(
     assert json.loads(capsys.readouterr().out)["settings"]["runtime"]["profile"] == "guarded"
 
 
-def test_a_folder_that_was_made_here_needs_no_further_word(
+def test_a_folder_created_by_the_user_needs_no_trust_decision(
     clone: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (clone.folder / ".agent").mkdir()
@@ -228,7 +228,7 @@ def test_a_folder_that_was_made_here_needs_no_further_word(
     assert json.loads(capsys.readouterr().out)["state"] == "own"
 
 
-def test_what_agent_init_wrote_stays_trusted_when_a_remote_is_added(
+def test_files_from_agent_init_stay_trusted_after_a_remote_is_added(
     clone: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert clone.agent("init", str(tmp_path / "new")) == 0
@@ -242,7 +242,7 @@ def test_what_agent_init_wrote_stays_trusted_when_a_remote_is_added(
     assert capsys.readouterr().out.startswith(("trusted", "own"))
 
 
-def test_agent_init_in_a_clone_does_not_trust_what_was_there_before(
+def test_agent_init_in_a_clone_does_not_trust_existing_files(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {".claude/skills/x/SKILL.md": SKILL.format(name="x", description="x", body="x")}, monkeypatch)
@@ -254,7 +254,9 @@ def test_agent_init_in_a_clone_does_not_trust_what_was_there_before(
     assert capsys.readouterr().out.startswith("not trusted")
 
 
-def test_trust_is_undone(clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_can_be_revoked(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)
     cloned.agent("trust")
 
@@ -266,7 +268,7 @@ def test_trust_is_undone(clone: Workspace, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize(("word", "state"), [("all", "own"), ("named", "not trusted")])
-def test_a_pipeline_and_a_careful_user_choose_by_a_variable(
+def test_a_variable_sets_trust_for_pipelines_and_cautious_users(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, state: str
 ) -> None:
     monkeypatch.setenv("AGENT_TRUST", word)
@@ -276,7 +278,7 @@ def test_a_pipeline_and_a_careful_user_choose_by_a_variable(
     assert json.loads(capsys.readouterr().out)["state"] == state
 
 
-def test_a_linked_work_tree_and_a_subfolder_are_the_clone_they_belong_to(
+def test_a_linked_worktree_and_a_subfolder_share_the_trust_of_their_clone(
     clone: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {"sub/.agent/policy.yaml": ALLOW_ALL}, monkeypatch)
@@ -288,7 +290,7 @@ def test_a_linked_work_tree_and_a_subfolder_are_the_clone_they_belong_to(
         assert capsys.readouterr().out.startswith("not trusted")
 
 
-def test_every_setting_is_free_ordered_or_the_users_own() -> None:
+def test_every_setting_has_a_trust_class() -> None:
     leaves = all_leaves()
     own = set(leaves) - FREE - LOWERED - set(ORDERED)
 
@@ -351,7 +353,7 @@ def test_every_setting_is_free_ordered_or_the_users_own() -> None:
     }
 
 
-def test_a_link_of_a_clone_does_not_show_a_file_of_the_user_to_a_model(
+def test_a_link_in_a_clone_does_not_expose_a_user_file_to_the_model(
     clone: Workspace,
     tmp_path: Path,
     model: ModelServer,
@@ -372,7 +374,7 @@ def test_a_link_of_a_clone_does_not_show_a_file_of_the_user_to_a_model(
     assert "it is a link out of" in capsys.readouterr().err
 
 
-def test_a_prompt_that_is_a_pipe_is_not_waited_for(
+def test_a_prompt_file_that_is_a_pipe_does_not_block(
     clone: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (clone.folder / "context").mkdir()
@@ -384,7 +386,7 @@ def test_a_prompt_that_is_a_pipe_is_not_waited_for(
     assert "not a regular file" in capsys.readouterr().err
 
 
-def test_runs_that_came_with_a_clone_are_not_resumed(
+def test_runs_included_in_a_clone_are_not_resumed(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(calls("Write", path="owned", content="x"), says("Done."))
@@ -402,7 +404,7 @@ def test_runs_that_came_with_a_clone_are_not_resumed(
     assert not (cloned.folder / "owned").exists()
 
 
-def test_runs_that_were_made_in_a_clone_continue_without_trust(
+def test_runs_created_in_a_clone_continue_without_trust(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)
@@ -424,7 +426,7 @@ def show_setting(workspace: Workspace, key: str, capsys: pytest.CaptureFixture[s
     return json.loads(capsys.readouterr().out)["settings"][section][name]
 
 
-def test_setting_made_in_a_clone_without_agent_files_takes_effect(
+def test_setting_written_in_a_clone_without_agent_files_takes_effect(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {"readme.md": "Read me"}, monkeypatch)
@@ -436,7 +438,7 @@ def test_setting_made_in_a_clone_without_agent_files_takes_effect(
     assert show_setting(cloned, "logging.jsonl_dir", capsys) == "./there"
 
 
-def test_setting_that_an_untrusted_clone_cannot_make_is_refused_with_a_hint(
+def test_setting_not_allowed_in_an_untrusted_clone_is_rejected_with_a_hint(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "shell:\n  mode: 'off'\n"

@@ -58,7 +58,7 @@ def activated(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_a_program_that_writes_programs_onto_the_path_is_not_run_outside_of_the_sandbox(
+def test_programs_planted_on_the_path_are_not_run_outside_the_sandbox(
     activated: Workspace, model: ModelServer, level: Level, tmp_path: Path
 ) -> None:
     marker = tmp_path / "escaped"

@@ -99,7 +99,7 @@ def test_dry_run_shows_the_difference_and_changes_nothing(
     assert (workspace.folder / "a.txt").read_text() == "new\n"
 
 
-def test_file_that_changed_since_is_a_conflict_and_is_kept_until_a_yes(
+def test_file_changed_since_is_a_conflict_and_kept_without_confirmation(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.write("a.txt", "old\n")
@@ -122,7 +122,7 @@ def test_file_that_changed_since_is_a_conflict_and_is_kept_until_a_yes(
     assert (workspace.folder / "a.txt").read_text() == "mine\n"
 
 
-def test_file_that_git_ignores_is_left_alone_unless_a_tool_wrote_it(workspace: Workspace, model: ModelServer) -> None:
+def test_file_ignored_by_git_is_not_restored_unless_a_tool_wrote_it(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(".gitignore", "*.log\n")
     workspace.write("a.log", "old\n")
     workspace.write("b.log", "old\n")
@@ -136,7 +136,7 @@ def test_file_that_git_ignores_is_left_alone_unless_a_tool_wrote_it(workspace: W
     assert (workspace.folder / "b.log").read_text() == "old\n"
 
 
-def test_folder_that_became_a_link_out_is_not_written_through(
+def test_folder_replaced_by_an_outside_link_is_not_written_through(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     workspace.write("docs/a.txt", "old\n")

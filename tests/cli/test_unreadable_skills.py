@@ -12,7 +12,7 @@ type Capture = pytest.CaptureFixture[str]
 UNREADABLE = "---\nversion: 1\n---\n"
 
 
-def test_a_run_names_each_skill_that_it_cannot_read(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_run_lists_each_unreadable_skill(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     workspace.write(".agent/skills/team/bad/SKILL.md", UNREADABLE)
     lost = workspace.write(".agent/skills/lost/README.md", "").parent
     (lost / "SKILL.md").symlink_to("/nowhere/SKILL.md")
@@ -33,9 +33,7 @@ def test_a_run_names_each_skill_that_it_cannot_read(workspace: Workspace, model:
     assert loaded["payload"]["problems"] == record["skill_problems"] == 2
 
 
-def test_an_agent_that_names_a_skill_that_cannot_be_read_is_told_the_reason(
-    workspace: Workspace, capsys: Capture
-) -> None:
+def test_an_agent_that_lists_an_unreadable_skill_gets_the_reason(workspace: Workspace, capsys: Capture) -> None:
     workspace.write(".agent/skills/team/bad/SKILL.md", UNREADABLE)
     workspace.write(".agent/agents/lead/AGENT.md", "---\nname: Lead\nskills: [team/bad]\n---\nLead.\n")
 
@@ -107,7 +105,7 @@ def test_run_does_not_load_a_skill_without_a_listed_script(
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", ".hidden", "n" * 65, "~", "__pycache__", "two words"])
-def test_skill_with_a_name_that_is_not_allowed_has_the_name_of_its_folder(
+def test_skill_with_an_invalid_name_uses_the_name_of_its_folder(
     workspace: Workspace, model: ModelServer, capsys: Capture, name: str
 ) -> None:
     workspace.write("skills/plain/SKILL.md", f"---\nname: {json.dumps(name)}\ndescription: Keeps notes.\n---\nText.\n")
@@ -145,7 +143,7 @@ def test_hidden_and_unknown_names_are_not_load_failures(
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 2, "skills": {"x": {}}}', '{"version": 99}'])
-def test_damaged_registry_disables_installed_skills_and_not_the_run(
+def test_damaged_registry_disables_installed_skills_but_not_the_run(
     workspace: Workspace, model: ModelServer, capsys: Capture, tmp_path: Path, text: str
 ) -> None:
     installed = tmp_path / "home/.agent/skills"
@@ -206,7 +204,7 @@ def test_skill_in_a_subfolder_is_listed_by_its_id(workspace: Workspace, capsys: 
     assert "  ✓ foo/baz (active) - " in capsys.readouterr().out
 
 
-def test_unknown_skill_is_reported_also_without_a_provider_key(
+def test_unknown_skill_is_reported_even_without_a_provider_key(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     workspace.configure(model={"provider": "anthropic", "name": "m"})
@@ -220,7 +218,7 @@ def test_unknown_skill_is_reported_also_without_a_provider_key(
     assert "Did you mean 'kalshi-markets'?" in told
 
 
-def test_shown_skill_has_its_references(workspace: Workspace, capsys: Capture) -> None:
+def test_skill_show_includes_the_references(workspace: Workspace, capsys: Capture) -> None:
     workspace.write("skills/greeter/references/tone.md", "# Tone\n\nBe kind.\n")
 
     assert workspace.agent("skills", "show", "greeter") == 0
@@ -230,7 +228,7 @@ def test_shown_skill_has_its_references(workspace: Workspace, capsys: Capture) -
     assert shown["references_index"] == [{"path": "references/tone.md", "title": "Tone", "bytes": 17}]
 
 
-def test_outside_script_that_a_line_names_twice_is_reported_once(workspace: Workspace, capsys: Capture) -> None:
+def test_outside_script_named_twice_in_a_line_is_reported_once(workspace: Workspace, capsys: Capture) -> None:
     workspace.add_skill("borrower", "Borrow.", body="Run `../x/a.sh`, then `../x/a.sh` again.\nThen `../x/a.sh`.")
 
     workspace.agent("skills", "validate", "skills/borrower")
@@ -238,7 +236,7 @@ def test_outside_script_that_a_line_names_twice_is_reported_once(workspace: Work
     assert capsys.readouterr().out.count("names the script '../x/a.sh'") == 2
 
 
-def test_list_of_agents_names_the_models_that_an_agent_may_use(workspace: Workspace, capsys: Capture) -> None:
+def test_list_of_agents_shows_the_allowed_models(workspace: Workspace, capsys: Capture) -> None:
     workspace.write(".agent/agents/w/AGENT.md", "---\nname: w\nallowed_models: [m1, 'm2*']\n---\nText.\n")
 
     assert workspace.agent("agents", "list") == 0

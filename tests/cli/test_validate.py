@@ -32,7 +32,7 @@ def right_project(root: Path) -> None:
 
 
 @pytest.mark.parametrize("base", [".agent", ".nanobot"])
-def test_a_right_project_passes(workspace: Path, capsys: pytest.CaptureFixture[str], base: str) -> None:
+def test_a_valid_project_passes(workspace: Path, capsys: pytest.CaptureFixture[str], base: str) -> None:
     right_project(workspace / base)
 
     assert run(["validate"]) == 0
@@ -42,7 +42,7 @@ def test_a_right_project_passes(workspace: Path, capsys: pytest.CaptureFixture[s
     assert err == "Checked 1 agent, 1 skill, 1 task\n"
 
 
-def test_the_project_may_be_named(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_project_can_be_an_argument(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     right_project(workspace / "sub/.agent")
 
     assert run(["validate", "sub", "--json"]) == 0
@@ -57,7 +57,7 @@ def test_the_project_may_be_named(workspace: Path, capsys: pytest.CaptureFixture
     assert run(["validate", "absent"]) == 2
 
 
-def test_names_that_lead_nowhere_are_found_also_in_broken_definitions(
+def test_dangling_references_are_found_even_in_invalid_definitions(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right_project(workspace / ".agent")
@@ -73,7 +73,7 @@ def test_names_that_lead_nowhere_are_found_also_in_broken_definitions(
     assert problems["y"] == [("next_missing", 4), ("unknown_agent", 3)]
 
 
-def test_ids_that_differ_only_in_case_or_unicode_form_are_one(
+def test_ids_that_differ_only_in_case_or_unicode_form_are_equal(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("Caf\u00e9", "cafe\u0301"):
@@ -83,7 +83,7 @@ def test_ids_that_differ_only_in_case_or_unicode_form_are_one(
     assert "duplicate_id" in capsys.readouterr().out
 
 
-def test_own_skills_follow_the_specification_and_shared_ones_when_asked(
+def test_own_skills_follow_the_specification_and_shared_ones_on_request(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(workspace / ".claude/skills/theirs/SKILL.md", "---\nname: Theirs\ndescription: d\nskills: [x]\n---\n")
@@ -97,7 +97,7 @@ def test_own_skills_follow_the_specification_and_shared_ones_when_asked(
     assert "name_case" in capsys.readouterr().out
 
 
-def test_our_own_fields_are_no_error_in_own_skills(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extension_fields_are_not_errors_in_own_skills(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(workspace / ".agent/skills/x/SKILL.md", "---\nname: x\ndescription: d\nversion: 1.0.0\ntags: [a]\n---\n")
 
     assert run(["validate"]) == 0

@@ -72,7 +72,7 @@ def told(model: ModelServer) -> str:
     return str(next(message["content"] for message in messages if message["role"] == "tool"))
 
 
-def test_there_is_no_search_until_an_engine_is_configured(workspace: Workspace, model: ModelServer) -> None:
+def test_web_search_is_unavailable_until_an_engine_is_configured(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("No search here."))
 
     assert workspace.agent("run", "Search") == 0
@@ -81,7 +81,7 @@ def test_there_is_no_search_until_an_engine_is_configured(workspace: Workspace, 
     assert "WebSearch" not in offered(model)
 
 
-def test_a_searxng_server_is_asked_and_results_the_agent_may_not_fetch_are_left_out(
+def test_results_of_a_searxng_server_exclude_domains_the_agent_may_not_fetch(
     workspace: Workspace, model: ModelServer, engine: Engine
 ) -> None:
     configure(workspace, model, backend="searxng", url=engine.url)
@@ -99,7 +99,7 @@ def test_a_searxng_server_is_asked_and_results_the_agent_may_not_fetch_are_left_
     assert len(engine.asked) == 1
 
 
-def test_brave_gets_its_key_in_a_header_and_nothing_is_sent_on(
+def test_brave_gets_its_key_in_a_header_that_redirects_do_not_forward(
     workspace: Workspace, model: ModelServer, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "-".join(["brave", "fake", "0123456789abcdef"])
@@ -121,7 +121,7 @@ def test_brave_gets_its_key_in_a_header_and_nothing_is_sent_on(
     assert key not in json.dumps(model.received)
 
 
-def test_the_web_lists_of_an_agent_hold_for_the_search_engine_too(
+def test_the_domain_lists_of_an_agent_apply_to_the_search_engine(
     workspace: Workspace, model: ModelServer, engine: Engine
 ) -> None:
     configure(workspace, model, backend="searxng", url=engine.url)
@@ -153,9 +153,7 @@ def use_server(workspace: Workspace, model: ModelServer, *args: str, tool: str =
     accept(workspace, engine={"command": sys.executable, "args": [str(SERVER), *args]})
 
 
-def test_tool_of_an_mcp_server_is_asked_and_its_results_pass_the_same_network_policy(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_results_of_an_mcp_search_tool_follow_the_network_policy(workspace: Workspace, model: ModelServer) -> None:
     use_server(workspace, model)
     model.follow(calls("WebSearch", query="cron"), says("Found."))
 
@@ -168,9 +166,7 @@ def test_tool_of_an_mcp_server_is_asked_and_its_results_pass_the_same_network_po
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_text_of_an_mcp_server_loses_the_lines_that_lead_where_the_agent_may_not_go(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_lines_with_forbidden_urls_are_removed_from_mcp_search_text(workspace: Workspace, model: ModelServer) -> None:
     use_server(workspace, model, "text")
     model.follow(calls("WebSearch", query="cron"), says("Found."))
 
@@ -179,9 +175,7 @@ def test_text_of_an_mcp_server_loses_the_lines_that_lead_where_the_agent_may_not
     assert told(model) == "About cron:\nhttps://cron.example/a says when"
 
 
-def test_rule_about_the_tool_of_the_server_holds_for_the_search_that_uses_it(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_rule_for_the_mcp_tool_applies_to_the_search_that_uses_it(workspace: Workspace, model: ModelServer) -> None:
     use_server(workspace, model)
     workspace.write(".agent/policy.yaml", "tool_approvals:\n  rules:\n    - {tool: engine/find, allow: false}\n")
     model.follow(calls("WebSearch", query="cron"), says("Not allowed."))
@@ -191,7 +185,7 @@ def test_rule_about_the_tool_of_the_server_holds_for_the_search_that_uses_it(
     assert "denies this call" in told(model)
 
 
-def test_tool_that_takes_no_query_is_refused_before_the_run_starts(
+def test_search_tool_without_a_query_parameter_is_rejected_before_the_start(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_server(workspace, model, tool="engine/ping")
@@ -202,7 +196,7 @@ def test_tool_that_takes_no_query_is_refused_before_the_run_starts(
     assert "takes no query" in capsys.readouterr().err
 
 
-def test_search_by_a_server_that_is_not_there_is_refused_and_one_that_waits_for_a_yes_is_named(
+def test_search_with_a_missing_server_is_rejected_and_an_unaccepted_one_is_named(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mcp")
@@ -233,7 +227,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_no_hostile_result_reaches_the_model_with_its_address_or_its_hidden_characters(
+def test_hostile_results_reach_the_model_without_urls_or_hidden_characters(
     workspace: Workspace, model: ModelServer, engine: Engine
 ) -> None:
     results = [{"title": f"T{n}", "url": url, "content": "closed"} for n, url in enumerate(CLOSED)]

@@ -65,7 +65,7 @@ def read_diff(workspace: Workspace, run_id: str) -> str:
     return diff.read_text(encoding="utf-8")
 
 
-def test_worktree_of_a_canceled_run_goes_and_its_changes_are_kept(workspace: Workspace, team: RoleModel) -> None:
+def test_worktree_of_a_canceled_run_is_removed_and_its_changes_are_kept(workspace: Workspace, team: RoleModel) -> None:
     assert workspace.agent("run", "-q", "Change it") == 4
     (run_id,) = workspace.run_ids()
     assert len(find_worktrees(workspace)) == 1
@@ -77,9 +77,7 @@ def test_worktree_of_a_canceled_run_goes_and_its_changes_are_kept(workspace: Wor
     assert (workspace.folder / "notes.txt").read_text() == "Bring milk\n"
 
 
-def test_worktree_of_a_killed_run_goes_when_it_is_canceled(
-    workspace: Workspace, team: RoleModel, tmp_path: Path
-) -> None:
+def test_worktree_of_a_killed_run_is_removed_by_cancel(workspace: Workspace, team: RoleModel, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     waits = calls("script_run", skill_name="waiter", script_name="wait", args=[str(pipe)])
     team.lines = {**team.lines, "writer": [team.lines["writer"][0], waits]}
@@ -97,7 +95,7 @@ def test_worktree_of_a_killed_run_goes_when_it_is_canceled(
     assert "+Bring bread" in read_diff(workspace, run_id)
 
 
-def test_worktree_whose_changes_cannot_be_read_stays_until_its_run_is_deleted(
+def test_worktree_with_unreadable_changes_is_kept_until_its_run_is_deleted(
     workspace: Workspace, team: RoleModel, capsys: Capture
 ) -> None:
     assert workspace.agent("run", "-q", "Change it") == 4
