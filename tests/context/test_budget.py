@@ -71,7 +71,7 @@ def calls_and_results(messages: tuple[Message, ...]) -> tuple[set[str], set[str]
     return calls, {part.call_id for part in parts if isinstance(part, ToolResultPart)}
 
 
-def test_prompt_that_fits_is_left_whole_and_accounted_for() -> None:
+def test_prompt_within_the_budget_is_complete_and_counted() -> None:
     result = fitted(Prompt(base="Be good.", catalog="- notes", task="Tidy up", run=(exchange(1),)))
 
     assert result.trimmed == ()
@@ -79,7 +79,7 @@ def test_prompt_that_fits_is_left_whole_and_accounted_for() -> None:
     assert [block.cache for block in result.system] == [False, True]
 
 
-def test_text_of_an_earlier_skill_goes_first_and_that_of_the_skill_in_charge_stays() -> None:
+def test_text_of_an_earlier_skill_is_trimmed_before_that_of_the_active_skill() -> None:
     prompt = Prompt(
         base="Be good.",
         task="Tidy up",
@@ -100,7 +100,7 @@ def test_text_of_an_earlier_skill_goes_first_and_that_of_the_skill_in_charge_sta
     assert "<b.md>" in text_of(result)
 
 
-def test_old_results_shrink_before_what_was_read_of_the_skill_in_charge() -> None:
+def test_old_results_are_trimmed_before_references_of_the_active_skill() -> None:
     reading = replace(exchange(1, "rate " * 1_000, tool="read_skill_files"), skill="notes", reads=True)
     run = (reading, exchange(2, "word " * 1_500), exchange(3, "word " * 300))
 
@@ -112,7 +112,7 @@ def test_old_results_shrink_before_what_was_read_of_the_skill_in_charge() -> Non
     assert calls_and_results(result.messages) == ({"c1", "c2", "c3"}, {"c1", "c2", "c3"})
 
 
-def test_old_turns_are_dropped_in_groups_and_told_in_a_line_each() -> None:
+def test_old_turns_are_dropped_in_groups_and_summarized_in_one_line_each() -> None:
     run = tuple(exchange(turn, "word " * 50 + "x" * 60) for turn in range(1, 61))
 
     result = fitted(Prompt(base="Be good.", task="Tidy up", run=run))
@@ -125,7 +125,7 @@ def test_old_turns_are_dropped_in_groups_and_told_in_a_line_each() -> None:
     assert f"- s{gone} Read succeeded: word word" in text_of(result)
 
 
-def test_the_start_stays_the_same_while_a_run_grows() -> None:
+def test_the_prefix_stays_stable_while_a_run_grows() -> None:
     prompt, history = Prompt(base="Be good.", task="Tidy up"), History(run=())
     sent: list[tuple[Message, ...]] = []
     for turn in range(1, 60):
@@ -140,7 +140,7 @@ def test_the_start_stays_the_same_while_a_run_grows() -> None:
     assert history.earlier
 
 
-def test_trimmed_history_gives_the_same_request_again() -> None:
+def test_trimmed_history_produces_the_same_request_again() -> None:
     run = tuple(exchange(turn, "word " * 400) for turn in range(1, 20))
     prompt = Prompt(base="Be good.", task="Tidy up", run=run)
 
@@ -152,7 +152,7 @@ def test_trimmed_history_gives_the_same_request_again() -> None:
     assert again.trims == ()
 
 
-def test_conversation_goes_before_results_are_shortened_and_starts_with_a_user() -> None:
+def test_conversation_is_trimmed_before_results_and_starts_with_a_user_message() -> None:
     conversation = tuple(user("word " * 300) if i % 2 == 0 else assistant("word " * 300) for i in range(10))
     prompt = Prompt(base="Be good.", task="Now this", conversation=conversation, run=(exchange(1, "word " * 200),))
 
@@ -169,7 +169,7 @@ def test_one_giant_result_is_shortened_in_the_middle() -> None:
     assert result.tokens <= BUDGET.limit
 
 
-def test_missing_characters_are_counted_over_several_cuts() -> None:
+def test_missing_characters_are_counted_across_repeated_truncation() -> None:
     history = History(run=(exchange(1, "word " * 10_000),))
     for most in (8_000, 2_000):
         history = apply_trims(history, [Trim(what="exchange", exchange=1, size="short", characters=most)])
@@ -180,12 +180,12 @@ def test_missing_characters_are_counted_over_several_cuts() -> None:
     assert int(mark[1]) + len(text) - len(mark[0]) == 50_000
 
 
-def test_system_layers_are_never_trimmed_and_too_much_of_them_is_reported() -> None:
+def test_system_layers_are_not_trimmed_and_oversized_ones_are_reported() -> None:
     with pytest.raises(PromptTooLarge, match="the budget is 3500"):
         fitted(Prompt(base="word " * 5_000, task="Tidy up"))
 
 
-def test_a_thousand_random_prompts_stay_inside_the_budget_and_are_trimmed_alike() -> None:
+def test_a_thousand_random_prompts_are_trimmed_deterministically_to_the_budget() -> None:
     rng = random.Random(11)
     for _ in range(1_000):
         prompt = random_prompt(rng)
@@ -207,7 +207,7 @@ def test_a_thousand_random_prompts_stay_inside_the_budget_and_are_trimmed_alike(
     turns=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9_000), st.booleans()), min_size=1, max_size=40),
     window=st.integers(2_700, 9_000),
 )
-def test_newest_results_are_whole_or_marked_and_nothing_is_removed_twice(
+def test_newest_results_are_complete_or_marked_and_nothing_is_removed_twice(
     turns: list[tuple[int, int, bool]], window: int
 ) -> None:
     """A run of random calls, driven as the engine drives it: each request starts from what the one before left."""
@@ -272,14 +272,14 @@ def test_estimate_is_never_below_a_token_for_four_characters(text: str) -> None:
     assert estimate_tokens(text * 50) >= len(text * 50) / 4
 
 
-def test_calibration_rises_at_once_falls_slowly_and_stays_bounded() -> None:
+def test_calibration_rises_immediately_falls_slowly_and_stays_bounded() -> None:
     assert calibrate(1.0, estimated=100, reported=150) == 1.5
     assert calibrate(1.5, estimated=100, reported=100) == pytest.approx(1.4)
     assert calibrate(1.0, estimated=1, reported=1_000) == 3.0
     assert calibrate(1.2, estimated=0, reported=10) == 1.2
 
 
-def test_provider_is_asked_only_near_the_limit_and_its_count_decides() -> None:
+def test_provider_counts_tokens_only_near_the_limit_and_its_count_is_used() -> None:
     asked: list[str] = []
 
     async def count(request: ModelRequest) -> int:

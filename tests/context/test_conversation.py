@@ -34,7 +34,7 @@ def turns(count: int, *, words: int = 20) -> tuple[PastTurn, ...]:
 
 
 @pytest.mark.parametrize("words", [1, 20, 200, 5_000])
-def test_after_summing_up_several_turns_pass_before_the_next_time(words: int) -> None:
+def test_several_turns_pass_between_two_summaries(words: int) -> None:
     told: tuple[PastTurn, ...] = ()
     folded_at: list[int] = []
     for turn in turns(200, words=words):
@@ -50,19 +50,19 @@ def test_after_summing_up_several_turns_pass_before_the_next_time(words: int) ->
     assert min(later - earlier for earlier, later in pairwise(folded_at)) >= 3
 
 
-def test_few_short_turns_are_left_as_they_are_unless_the_log_is_crowded() -> None:
+def test_few_short_turns_are_not_summarized_unless_the_log_is_full() -> None:
     assert count_folded(turns(5), MEASURES) == 0
     assert count_folded(turns(5), MEASURES, is_crowded=True) == 5
     assert count_folded((), MEASURES, is_crowded=True) == 0
 
 
-def test_one_turn_is_never_more_than_a_quarter_of_what_is_reported() -> None:
+def test_one_turn_takes_a_limited_share_of_the_conversation() -> None:
     huge = PastTurn(run_id="r", said="wort " * 9000, answer="日本語" * 9000, notes=("note " * 500,) * 9)
 
     assert count_tokens(huge, MEASURES) <= MEASURES.fold_tokens * 0.32
 
 
-def test_what_was_done_stands_with_the_message_and_not_in_the_mouth_of_the_model() -> None:
+def test_completed_actions_are_attached_to_the_user_message_and_not_the_reply() -> None:
     person, model = build_turn(
         PastTurn(run_id="r", said="Do it", answer="Done.", notes=("Write(a): succeeded",)), MEASURES
     )
@@ -73,7 +73,7 @@ def test_what_was_done_stands_with_the_message_and_not_in_the_mouth_of_the_model
 
 
 @pytest.mark.parametrize("text", ["short", "word " * 999, "日本" * 2000, "9" * 5000, ""])
-def test_a_text_that_is_too_long_keeps_its_ends_and_fits(text: str) -> None:
+def test_an_oversized_text_keeps_its_ends_within_the_limit(text: str) -> None:
     shorter = cut(text, 100)
 
     assert estimate_tokens(shorter) <= 100
@@ -81,7 +81,7 @@ def test_a_text_that_is_too_long_keeps_its_ends_and_fits(text: str) -> None:
     assert shorter[-2:] == text[-2:]
 
 
-def test_the_users_own_facts_are_all_shown_and_of_the_others_the_latest() -> None:
+def test_all_facts_of_the_user_and_the_latest_others_are_shown() -> None:
     told = [KnownFact(key=f"k{n}", text="about " * 30 + str(n)) for n in range(50)]
     own = KnownFact(key="door", text="code 4711", is_own=True)
 
@@ -94,7 +94,7 @@ def test_the_users_own_facts_are_all_shown_and_of_the_others_the_latest() -> Non
     assert render_facts([], MEASURES) == ""
 
 
-def test_the_budget_drops_turns_and_summary_before_it_touches_a_fact() -> None:
+def test_the_budget_drops_turns_and_the_summary_before_facts() -> None:
     prompt = Prompt(
         base="Be good.", facts="- code 4711", summary="Long ago. " * 100, task="Now " * 300,
         conversation=build_messages(turns(8, words=60), MEASURES),
@@ -127,7 +127,7 @@ def test_facts_are_found_in_plain_sentences(message: str, facts: dict[str, str])
     assert {fact.key: fact.text for fact in find_facts(message)} == facts
 
 
-def test_facts_that_a_model_lists_are_read_and_the_rest_is_left_out() -> None:
+def test_facts_listed_by_a_model_are_parsed_and_other_text_is_ignored() -> None:
     listed = "- **Pet**: Miro, a cat\n* port: 8080\nno fact here\n- : nothing\n- empty:\n"
 
     assert {fact.key: fact.text for fact in parse_facts(listed)} == {"pet": "Miro, a cat", "port": "8080"}

@@ -111,7 +111,7 @@ def test_comment_marks_and_commas_inside_strings_are_kept() -> None:
     assert outcome.decision.planned_actions[0].params == {"result": 'http://x, /* no */ ,] " }'}
 
 
-def test_json_that_is_an_answer_and_not_a_decision_is_the_result() -> None:
+def test_json_answer_that_is_not_a_decision_becomes_the_result() -> None:
     text = '{"files": 3, "largest": "a.txt"}'
 
     outcome = decoded(said(text))
@@ -120,7 +120,7 @@ def test_json_that_is_an_answer_and_not_a_decision_is_the_result() -> None:
     assert outcome.decision.planned_actions[0].params == {"result": text}
 
 
-def test_text_in_json_mode_can_be_repaired_once_with_the_schema_in_hand() -> None:
+def test_text_in_json_mode_can_be_repaired_once_with_the_schema() -> None:
     failure = undecodable(said("I would rather talk."), "json")
 
     assert (failure.reason, failure.can_repair) == ("invalid_json", True)
@@ -134,11 +134,11 @@ def test_decision_of_the_wrong_shape_names_the_field() -> None:
     assert failure.message.startswith("planned_actions.0.type")
 
 
-def test_decision_that_plans_nothing_is_not_a_decision() -> None:
+def test_decision_without_actions_is_not_a_decision() -> None:
     assert undecodable(said('{"planned_actions": []}'), "json").reason == "invalid_decision"
 
 
-def test_refusal_truncation_and_emptiness_are_told_apart() -> None:
+def test_refusal_truncation_and_empty_replies_are_distinguished() -> None:
     refused = undecodable(said("I cannot help with that.", stop="refusal"))
     cut = undecodable(reply(call("Read", path="x"), stop="max_tokens"))
     empty = undecodable(reply(ThinkingPart(text="hm", provider="p"), TextPart(text="  "), stop="end"))
@@ -150,7 +150,7 @@ def test_refusal_truncation_and_emptiness_are_told_apart() -> None:
     ]
 
 
-def test_unknown_tool_is_answered_with_the_nearest_names_and_the_others_still_run() -> None:
+def test_unknown_tool_gets_suggestions_and_other_calls_still_run() -> None:
     outcome = decoded(reply(call("Raed", "a", path="x"), call("Read", "b", path="y")))
 
     assert [step.call_id for step in outcome.decision.planned_actions] == ["b"]
@@ -162,7 +162,7 @@ def test_unknown_tool_is_answered_with_the_nearest_names_and_the_others_still_ru
     ("arguments", "place"),
     [({}, "$"), ({"path": 3}, "$.path"), ({"path": "x", "limit": 0}, "$.limit"), ({"path": "x", "y": 1}, "$")],
 )
-def test_wrong_arguments_are_answered_with_their_place(arguments: dict[str, JsonValue], place: str) -> None:
+def test_invalid_arguments_are_answered_with_their_path(arguments: dict[str, JsonValue], place: str) -> None:
     outcome = decoded(reply(call("Read", "a", **arguments)))
 
     assert outcome.decision.planned_actions == ()
@@ -171,14 +171,14 @@ def test_wrong_arguments_are_answered_with_their_place(arguments: dict[str, Json
     assert f"(at {place})" in outcome.rejected[0].message
 
 
-def test_everything_that_is_wrong_with_a_call_is_told_at_once() -> None:
+def test_all_errors_of_a_call_are_reported_together() -> None:
     outcome = decoded(reply(call("Read", "a", file="x", limit=0)))
 
     for wrong in ("'path' is a required property", "'file' was unexpected", "(at $.limit)"):
         assert wrong in outcome.rejected[0].message
 
 
-def test_arguments_that_are_almost_json_are_read_and_broken_ones_are_answered() -> None:
+def test_almost_valid_json_arguments_are_parsed_and_invalid_ones_are_answered() -> None:
     almost = ToolCallPart(id="a", name="Read", raw_arguments='{"path": "x",}')
     broken = ToolCallPart(id="b", name="Read", raw_arguments='{"path": ')
 
@@ -197,14 +197,14 @@ def test_finish_comes_after_the_other_calls_and_the_second_one_is_refused() -> N
     assert [(no.call_id, no.code) for no in outcome.rejected] == [("c", "one_at_a_time")]
 
 
-def test_two_skills_at_once_leave_the_first_in_charge() -> None:
+def test_first_of_two_requested_skills_becomes_active() -> None:
     outcome = decoded(reply(call("use_skill", "a", skill="one"), call("use_skill", "b", skill="two")))
 
     assert outcome.decision.selected_skill == "one"
     assert outcome.rejected[0].call_id == "b"
 
 
-def test_question_and_finish_in_one_reply_leave_the_question() -> None:
+def test_question_and_finish_in_one_reply_keep_the_question() -> None:
     outcome = decoded(reply(call("finish", "a", result="1"), call("ask_user", "b", question="Which?")))
 
     assert [step.type for step in outcome.decision.planned_actions] == ["ask_user"]
@@ -227,14 +227,14 @@ def test_schema_with_a_remote_reference_fetches_nothing() -> None:
     assert outcome.rejected[0].code == "invalid_arguments"
 
 
-def test_deep_and_huge_text_is_read_in_bounded_time() -> None:
+def test_deep_and_huge_text_is_parsed_in_bounded_time() -> None:
     for text in ("{" * 200_000, '{"a":' * 100_000, "[" * 100_000, "{}" * 100_000, '{"' * 100_000, "9" * 100_000):
         outcome = Decoder(TOOLS, mode="json").decode(said(text))
 
         assert isinstance(outcome, Undecodable)
 
 
-def test_ten_thousand_mutated_replies_give_a_decision_or_a_typed_failure() -> None:
+def test_ten_thousand_mutated_replies_yield_a_decision_or_a_typed_failure() -> None:
     rng = random.Random(7)
     seeds = [
         '{"selected_skill": "x", "planned_actions": [{"type": "call_tool", "params": {"tool": "Read"}}]}',

@@ -42,7 +42,7 @@ def ask(*paths: str, limits: DisclosureLimits = LIMITS, shown: frozenset[str] = 
     return disclose_files(skill(), paths, read=read, limits=limits, shown=shown)
 
 
-def test_a_small_body_is_given_whole_and_a_long_one_as_an_outline() -> None:
+def test_a_short_body_is_sent_in_full_and_a_long_one_as_an_outline() -> None:
     small = disclose_overview(skill("# N\n\nDo it."), LIMITS)
     long = disclose_overview(skill(), LIMITS)
 
@@ -53,14 +53,14 @@ def test_a_small_body_is_given_whole_and_a_long_one_as_an_outline() -> None:
     assert long.files[0].truncated
 
 
-def test_overview_names_files_and_no_code() -> None:
+def test_overview_lists_files_without_code() -> None:
     text = disclose_overview(skill(), LIMITS).pieces[0].text
 
     assert "references/a.md, references/b.md, assets/logo.png" in text
     assert "tidy" not in text.replace("tidy.", "")
 
 
-def test_only_the_requested_file_and_section_are_given_with_their_size() -> None:
+def test_only_the_requested_file_and_section_are_returned_with_their_size() -> None:
     disclosure = ask("references/a.md#Deep", "SKILL.md#use")
 
     assert [(file.path, file.section) for file in disclosure.files] == [
@@ -86,21 +86,21 @@ def test_only_the_requested_file_and_section_are_given_with_their_size() -> None
         ("assets/logo.png", "it is not text"),
     ],
 )
-def test_what_cannot_be_given_is_refused_with_a_reason(path: str, reason: str) -> None:
+def test_unavailable_content_is_refused_with_a_reason(path: str, reason: str) -> None:
     disclosure = ask(path)
 
     assert disclosure.pieces == ()
     assert reason in disclosure.refused[0]
 
 
-def test_what_is_in_front_of_the_model_is_not_repeated() -> None:
+def test_content_already_in_the_context_is_not_repeated() -> None:
     disclosure = ask("references/a.md", "references/b.md", "references/b.md", shown=frozenset({"references/a.md"}))
 
     assert [file.path for file in disclosure.files] == ["references/b.md"]
     assert disclosure.refused == ("references/a.md: it is in front of you already",)
 
 
-def test_caps_in_bytes_and_tokens_hold_and_the_cut_is_named() -> None:
+def test_byte_and_token_limits_apply_and_truncation_is_marked() -> None:
     many_lines = "\n".join(f"line {number}" for number in range(5_000)).encode()
 
     for limits in (DisclosureLimits(max_reference_tokens=200), DisclosureLimits(max_reference_bytes=700)):
@@ -114,7 +114,7 @@ def test_caps_in_bytes_and_tokens_hold_and_the_cut_is_named() -> None:
         assert sum(file.bytes for file in disclosure.files) <= limits.max_reference_bytes
 
 
-def test_one_endless_line_is_truncated_too() -> None:
+def test_one_very_long_line_is_truncated() -> None:
     disclosure = disclose_files(
         skill(), ["references/a.md"], read=lambda _: "字".encode() * 100_000, limits=DisclosureLimits()
     )
@@ -122,7 +122,7 @@ def test_one_endless_line_is_truncated_too() -> None:
     assert LIMITS.max_reference_tokens - 5 <= disclosure.files[0].tokens <= LIMITS.max_reference_tokens
 
 
-def test_an_empty_file_is_given_as_empty() -> None:
+def test_an_empty_file_is_returned_as_empty() -> None:
     disclosure = disclose_files(skill(), ["references/a.md"], read=lambda _: b"", limits=LIMITS)
 
     assert disclosure.refused == ()
@@ -144,7 +144,7 @@ def test_placeholders_of_the_skill_folder_become_paths() -> None:
     assert "Run skills/notes/x and skills/notes/y and skills/notes/z" in text
 
 
-def test_stage_three_says_what_can_be_run_and_that_untrusted_code_will_not() -> None:
+def test_stage_three_lists_runnable_scripts_and_marks_untrusted_code() -> None:
     trusted = disclose_scripts(skill())
     untrusted = disclose_scripts(skill(is_trusted=False))
 
@@ -153,7 +153,7 @@ def test_stage_three_says_what_can_be_run_and_that_untrusted_code_will_not() -> 
     assert disclose_scripts(skill(scripts=())).pieces == ()
 
 
-def test_catalog_lists_candidates_with_descriptions_and_the_rest_by_name_within_its_budget() -> None:
+def test_catalog_lists_candidate_descriptions_and_other_names_within_its_budget() -> None:
     text = render_catalog([("notes", "Keeps\nnotes.")], [f"skill-{n}" for n in range(500)], max_other_tokens=60)
 
     assert text.startswith("- notes: Keeps notes.\nOthers: skill-0, skill-1")

@@ -43,7 +43,7 @@ def render_tools() -> str:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "tools"])
-def test_texts_for_models_are_what_they_were(name: str) -> None:
+def test_texts_for_models_match_their_snapshots(name: str) -> None:
     text = render_tools() if name == "tools" else build_operating(EVERYTHING, name)  # pyright: ignore[reportArgumentType]
     file = SNAPSHOTS / f"{name}.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
@@ -87,7 +87,7 @@ def test_every_parameter_has_the_description_that_was_written_for_it() -> None:
             assert "." in name or parameter["description"] == text, f"{spec.name}: {name}"
 
 
-def test_subject_that_a_run_has_no_tools_for_is_left_out() -> None:
+def test_subject_without_tools_in_the_run_is_omitted() -> None:
     bare = build_operating(Subjects(tools={"Read"}), "")
 
     assert "## How you work" in bare
@@ -110,5 +110,5 @@ def test_subject_that_a_run_has_no_tools_for_is_left_out() -> None:
         ("offline", "offline", ""),
     ],
 )
-def test_family_follows_the_model_wherever_it_is_served(provider: str, model: str, family: Family) -> None:
+def test_family_depends_on_the_model_and_not_the_provider(provider: str, model: str, family: Family) -> None:
     assert get_family(provider, model) == family

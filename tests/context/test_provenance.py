@@ -17,7 +17,7 @@ PROMPT = Prompt(
 BUDGET = TokenBudget(max_context_tokens=10_000, response_headroom_tokens=100)
 
 
-def test_segments_hold_every_text_that_is_sent_in_the_order_in_which_it_is_sent() -> None:
+def test_segments_contain_every_sent_text_in_order() -> None:
     fitted = fit(PROMPT, tools=(), budget=BUDGET, counter=TokenCounter())
 
     segments = list_segments(fitted)
@@ -29,7 +29,7 @@ def test_segments_hold_every_text_that_is_sent_in_the_order_in_which_it_is_sent(
     assert all(text in segment.text for text, segment in zip(sent, segments, strict=True))
 
 
-def test_difference_is_the_first_byte_also_inside_a_letter_of_several_bytes() -> None:
+def test_difference_is_the_first_byte_even_inside_a_multibyte_character() -> None:
     first, second = (
         list_segments(fit(Prompt(base="same", task=f"gr{letter}n"), tools=(), budget=BUDGET, counter=TokenCounter()))
         for letter in ("ü", "ö")

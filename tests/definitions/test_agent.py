@@ -48,7 +48,7 @@ You build.
     assert agent.metadata == {"team": {"name": "core"}}
 
 
-def test_all_problems_are_reported_at_once_with_lines_and_the_nearest_name(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together_with_lines_and_suggestions(tmp_path: Path) -> None:
     text = "---\nmodle: x\ntemperature: hot\nmax_tokens: 0\nprofile: gaurded\nmetadata: text\n---\n"
 
     reading = load_agent(write_file(tmp_path / "AGENT.md", text))
@@ -77,7 +77,7 @@ def test_own_definitions_are_not_repaired(tmp_path: Path, text: str) -> None:
     assert all(problem.line for problem in reading.problems)
 
 
-def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_problem(tmp_path: Path) -> None:
     assert found(load_agent(tmp_path / "AGENT.md").problems) == [("error", "unreadable", 1)]
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
         (None, (), ()),
     ],
 )
-def test_inherit_takes_adds_or_replaces(
+def test_inherit_keeps_extends_or_replaces(
     own: tuple[str, ...] | None, inherited: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     assert resolve_list(own, inherited) == expected

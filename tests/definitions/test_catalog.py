@@ -55,11 +55,11 @@ def test_parts_of_a_skill_dot_folders_and_dependencies_are_not_skills(tmp_path: 
     assert names(catalog_of(tmp_path)) == ["inner", "outer"]
 
 
-def test_a_folder_that_is_a_skill_itself_counts(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_skill_itself_is_found(tmp_path: Path) -> None:
     assert [skill.id for skill in catalog_of(write_skill(tmp_path, "only")).skills] == ["only"]
 
 
-def test_precedence_and_the_warning_of_what_is_hidden(tmp_path: Path) -> None:
+def test_hidden_skills_are_reported_by_precedence(tmp_path: Path) -> None:
     home, work, asked, bundled = (tmp_path / name for name in ("home", "work", "asked", "bundled"))
     places = {
         "asked": asked,
@@ -91,7 +91,7 @@ def test_precedence_and_the_warning_of_what_is_hidden(tmp_path: Path) -> None:
     assert {skill.source.kind for skill in only_user.shadowed} == {"user"}
 
 
-def test_two_skills_of_one_name_in_one_place_are_called_by_their_ids(tmp_path: Path) -> None:
+def test_two_skills_with_the_same_name_in_one_folder_are_called_by_id(tmp_path: Path) -> None:
     write_skill(tmp_path, "a", "---\nname: Same_Name\ndescription: first\n---\n")
     write_skill(tmp_path, "b", "---\nname: same-name\ndescription: second\n---\n")
 
@@ -102,7 +102,7 @@ def test_two_skills_of_one_name_in_one_place_are_called_by_their_ids(tmp_path: P
     assert catalog.get("B").description == "second"
 
 
-def test_of_two_ids_that_differ_in_a_hyphen_only_the_first_counts_and_the_other_is_reported(tmp_path: Path) -> None:
+def test_the_second_of_two_ids_that_differ_only_in_a_hyphen_is_reported_and_ignored(tmp_path: Path) -> None:
     write_skill(tmp_path, "a_b", "---\nname: same\ndescription: second\n---\n")
     write_skill(tmp_path, "a-b", "---\nname: same\ndescription: first\n---\n")
 
@@ -127,7 +127,7 @@ def test_every_problem_is_collected_and_good_skills_still_load(tmp_path: Path) -
     assert all(problem.file and problem.line for problem in catalog.problems)
 
 
-def test_link_loops_end_linked_skills_are_found_and_links_out_are_not_followed(tmp_path: Path) -> None:
+def test_linked_skills_are_found_without_following_loops_or_outside_links(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write_skill(root / "a", "one")
     write_skill(tmp_path / "elsewhere", "out")
@@ -147,11 +147,11 @@ def test_link_loops_end_linked_skills_are_found_and_links_out_are_not_followed(t
     assert codes(catalog.problems) == {"link_loop", "link_out"}
 
 
-def test_a_source_that_does_not_exist_is_empty(tmp_path: Path) -> None:
+def test_a_missing_source_is_empty(tmp_path: Path) -> None:
     assert catalog_of(tmp_path / "absent") == Catalog()
 
 
-def test_an_unknown_skill_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
+def test_an_unknown_skill_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
     write_skill(tmp_path, "kalshi-markets")
 
     with pytest.raises(SkillNotFound) as caught:
@@ -160,7 +160,7 @@ def test_an_unknown_skill_is_an_error_with_the_nearest_name(tmp_path: Path) -> N
     assert caught.value.hint == "Did you mean 'kalshi-markets'?"
 
 
-def test_a_warm_catalog_is_the_same_and_does_not_read_the_files(tmp_path: Path) -> None:
+def test_a_cached_catalog_is_equal_and_does_not_read_the_files(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     write_skill(root, "one", "---\nname: one\ndescription: Use when: asked\ntags: [a, b]\nversion: 1\n---\n")
     write_skill(root, "two", "")
@@ -176,7 +176,7 @@ def test_a_warm_catalog_is_the_same_and_does_not_read_the_files(tmp_path: Path) 
     assert set(json.loads(body)) == {str(root / "one" / "SKILL.md"), str(root / "two" / "SKILL.md")}
 
 
-def test_the_cache_is_right_after_an_edit_a_removal_and_a_rename(tmp_path: Path) -> None:
+def test_the_cache_is_correct_after_an_edit_a_removal_and_a_rename(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     for name in ("one", "two", "three"):
         write_skill(root, name)
@@ -192,7 +192,7 @@ def test_the_cache_is_right_after_an_edit_a_removal_and_a_rename(tmp_path: Path)
     assert catalog_of(root, cache) == catalog
 
 
-def test_an_edit_of_the_same_size_with_its_time_restored_is_seen(tmp_path: Path) -> None:
+def test_an_edit_with_equal_size_and_restored_time_is_detected(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     file = write_skill(root, "one", "---\nname: one\ndescription: aaaa\n---\n") / "SKILL.md"
     os.utime(file, (OLD, OLD))
@@ -205,7 +205,7 @@ def test_an_edit_of_the_same_size_with_its_time_restored_is_seen(tmp_path: Path)
     assert catalog_of(root, cache).get("one").description == "bbbb"
 
 
-def test_a_file_that_may_still_change_in_the_same_tick_is_not_remembered(tmp_path: Path) -> None:
+def test_a_file_changed_within_the_current_clock_tick_is_not_cached(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     file = write_skill(root, "one") / "SKILL.md"
     later = time.time() + 3600
@@ -217,7 +217,7 @@ def test_a_file_that_may_still_change_in_the_same_tick_is_not_remembered(tmp_pat
     assert json.loads(stored.read_text(encoding="utf-8").split("\n", 1)[1]) == {}
 
 
-def test_edits_in_quick_succession_are_all_seen(tmp_path: Path) -> None:
+def test_edits_in_quick_succession_are_all_detected(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
 
     for number in range(50):
@@ -262,7 +262,7 @@ def test_a_cache_that_cannot_be_written_is_not_a_problem(tmp_path: Path) -> None
     assert names(catalog_of(root, tmp_path / "file")) == ["one"]
 
 
-def test_the_cache_lies_where_the_desktop_rules_say(tmp_path: Path) -> None:
+def test_the_cache_is_in_the_xdg_cache_folder(tmp_path: Path) -> None:
     assert get_cache_folder({}, tmp_path) == tmp_path / ".cache" / "agent"
     assert get_cache_folder({"XDG_CACHE_HOME": "relative"}, tmp_path) == tmp_path / ".cache" / "agent"
     assert get_cache_folder({"XDG_CACHE_HOME": str(tmp_path / "c")}, tmp_path) == tmp_path / "c" / "agent"

@@ -50,7 +50,7 @@ def keep(place: Path) -> Catalog:
     return load(place)
 
 
-def test_a_kept_catalog_is_the_one_that_was_read(place: Path) -> None:
+def test_a_cached_catalog_equals_the_loaded_one(place: Path) -> None:
     read = keep(place)
 
     kept = load(place)
@@ -66,7 +66,7 @@ def test_a_kept_catalog_is_the_one_that_was_read(place: Path) -> None:
     assert kept.skills[1:3] == read.skills[1:3]
 
 
-def test_some_of_a_kept_catalog_are_the_same_as_some_of_what_was_read(place: Path) -> None:
+def test_a_partial_cached_catalog_equals_a_partial_loaded_one(place: Path) -> None:
     read = keep(place)
     write_skill(place / "far", "only-there")
     read = keep(place)
@@ -142,7 +142,7 @@ CHANGES: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_change_of_files_and_folders_is_seen(place: Path, change: Callable[[Path], None]) -> None:
+def test_every_change_of_files_and_folders_is_detected(place: Path, change: Callable[[Path], None]) -> None:
     before = keep(place)
     assert isinstance(load(place).skills, LateSkills)
 
@@ -153,14 +153,14 @@ def test_every_change_of_files_and_folders_is_seen(place: Path, change: Callable
     assert after == load(place, is_kept=False)
 
 
-def test_changes_in_quick_succession_are_all_seen(place: Path) -> None:
+def test_changes_in_quick_succession_are_all_detected(place: Path) -> None:
     for number in range(30):
         write_skill(place / "near", "told", f"---\nname: told\ndescription: number {number:02}\n---\n")
         assert load(place).get("told").description == f"number {number:02}"
 
 
 @pytest.mark.parametrize("link", ["folder", "file", "to nothing"])
-def test_a_catalog_that_depends_on_a_link_is_not_kept(place: Path, link: str) -> None:
+def test_a_catalog_that_depends_on_a_link_is_not_cached(place: Path, link: str) -> None:
     outside = place / "near" / "group" / "skill-2"
     if link == "folder":
         (place / "near" / "linked").symlink_to(outside)
@@ -176,7 +176,7 @@ def test_a_catalog_that_depends_on_a_link_is_not_kept(place: Path, link: str) ->
     assert not list((place / "cache").glob("catalog-*"))
 
 
-def test_a_link_inside_of_a_skill_changes_nothing_for_the_catalog(place: Path) -> None:
+def test_a_link_inside_a_skill_does_not_affect_the_catalog(place: Path) -> None:
     (place / "near" / "told" / "notes").symlink_to(place)
 
     keep(place)
@@ -185,7 +185,7 @@ def test_a_link_inside_of_a_skill_changes_nothing_for_the_catalog(place: Path) -
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_file_is_not_a_catalog_and_is_written_again(place: Path, damage: str) -> None:
+def test_a_damaged_cache_file_is_ignored_and_rewritten(place: Path, damage: str) -> None:
     read = keep(place)
     (stored,) = (place / "cache").glob("catalog-*")
     good = stored.read_bytes()
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_not_a_catalog_and_is_written_again(place: Path, damag
     assert stored.read_bytes() == good
 
 
-def test_a_small_catalog_is_not_kept(tmp_path: Path) -> None:
+def test_a_small_catalog_is_not_cached(tmp_path: Path) -> None:
     write_skill(tmp_path / "near", "one")
     write_skill(tmp_path / "far", "two")
 

@@ -22,7 +22,7 @@ def test_a_renamed_file_keeps_its_identity_and_a_copy_has_another(tmp_path: Path
     assert identify_file(copied) != before
 
 
-def test_a_file_that_got_the_inode_of_a_removed_one_has_another_identity(tmp_path: Path) -> None:
+def test_a_file_with_a_reused_inode_has_another_identity(tmp_path: Path) -> None:
     file, probe = tmp_path / "state.db", tmp_path / "probe"
     probe.touch()
     file.write_text("runs")

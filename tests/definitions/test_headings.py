@@ -35,7 +35,7 @@ def find(body: str, name: str) -> Section:
     return section
 
 
-def test_both_kinds_of_headings_make_one_tree() -> None:
+def test_both_kinds_of_headings_form_one_tree() -> None:
     assert outline(BODY) == [
         (1, "Title", "title", 3, 19),
         (2, "Usage", "usage", 7, 14),
@@ -48,25 +48,25 @@ def test_both_kinds_of_headings_make_one_tree() -> None:
     assert last.children == ()
 
 
-def test_a_section_is_truncated_out_by_text_and_by_bytes() -> None:
+def test_a_section_is_extracted_by_text_and_by_bytes() -> None:
     section = find(BODY, "détails X")
 
     assert BODY[section.start : section.end] == "### Détails `x`\n\n"
     assert BODY.encode()[section.start_byte : section.end_byte].decode() == "### Détails `x`\n\n"
 
 
-def test_a_section_is_found_by_heading_or_slug_and_of_equals_the_first() -> None:
+def test_the_first_section_with_a_heading_or_slug_is_found() -> None:
     assert find(BODY, "usage").line == 7
     assert find(BODY, "## Usage".lstrip("# ")).line == 7
     assert find(BODY, "usage-1").line == 15
     assert find_section(parse_sections(BODY), "nothing") is None
 
 
-def test_lines_can_be_those_of_the_file() -> None:
+def test_line_numbers_can_refer_to_the_file() -> None:
     assert parse_sections("# A\n", first_line=9)[0].line == 9
 
 
-def test_code_comments_lists_and_tables_hold_no_headings() -> None:
+def test_code_comments_lists_and_tables_contain_no_headings() -> None:
     body = (
         "~~~\n# a\n```\n# b\n~~~\n\n    # indented\n\n<!--\n# c\n-->\n\n- item\n---\n\n> quote\n---\n\n"
         "| a |\n|---|\n\n#hashtag\n\n````\n```\n# d\n````\n"
@@ -75,15 +75,15 @@ def test_code_comments_lists_and_tables_hold_no_headings() -> None:
     assert outline(body) == []
 
 
-def test_a_fence_that_is_never_closed_reaches_to_the_end() -> None:
+def test_an_unclosed_fence_extends_to_the_end() -> None:
     assert [text for _, text, *_ in outline("# A\n\n```\n# b\n")] == ["A"]
 
 
-def test_equal_headings_get_different_slugs_also_when_one_is_numbered() -> None:
+def test_equal_headings_get_different_slugs_even_if_one_is_numbered() -> None:
     assert [slug for _, _, slug, *_ in outline("# A\n# A-1\n# A\n# A\n")] == ["a", "a-1", "a-2", "a-3"]
 
 
-def test_links_and_marks_are_taken_off_the_text() -> None:
+def test_links_and_markup_are_removed_from_the_text() -> None:
     assert [text for _, text, *_ in outline("# **Bold** _it_ [link](http://x) `a_b`\n")] == ["Bold it link a_b"]
 
 
@@ -118,7 +118,7 @@ def test_lines_end_as_in_commonmark() -> None:
     assert [body[each.start : each.end] for each in parse_sections(body)] == ["# A\r\n\x0b\u2028\r", "# B\r\n"]
 
 
-def test_half_a_surrogate_pair_is_kept() -> None:
+def test_a_lone_surrogate_is_kept() -> None:
     body = "# a [x](\ud800) \udfff\n\n[r]: \ud800\n"
 
     assert [text for _, text, *_ in outline(body)] == ["a x \udfff"]

@@ -10,7 +10,7 @@ BAD = (
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_names_that_could_mean_something_else_are_refused(name: str) -> None:
+def test_ambiguous_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidName) as caught:
         check_name(name)
 
@@ -19,11 +19,11 @@ def test_names_that_could_mean_something_else_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A", "kalshi-markets", "Kalshi_Markets", "a" * 64, "0", "_x"])
-def test_plain_names_pass(name: str) -> None:
+def test_plain_names_are_accepted(name: str) -> None:
     check_name(name)
 
 
-def test_case_and_underscores_do_not_make_another_skill() -> None:
+def test_case_and_underscores_do_not_distinguish_skills() -> None:
     assert canonical_name("Kalshi_Markets") == canonical_name("kalshi-markets") == "kalshi-markets"
 
 

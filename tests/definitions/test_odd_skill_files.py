@@ -51,7 +51,7 @@ def test_a_link_that_was_stored_as_text_is_not_a_skill(
     assert target.strip() in problem["message"]
 
 
-def test_the_file_has_one_name_in_strict_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_mode_accepts_one_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "foo").mkdir()
     (tmp_path / "foo/SKILL.MD").write_text("---\nname: foo\ndescription: Does things.\n---\n", encoding="utf-8")
 

@@ -42,7 +42,7 @@ def test_values_become_the_types_of_the_model() -> None:
     assert reading.problems == ()
 
 
-def test_deviation_is_an_error_when_strict_and_a_warning_otherwise() -> None:
+def test_deviation_is_an_error_in_strict_mode_and_a_warning_otherwise() -> None:
     text = "title: [a, b]\n"
 
     strict = read_model(Plan, parse(text), file="")
@@ -59,21 +59,21 @@ def test_unknown_keys_can_be_ignored() -> None:
     assert (reading.value, reading.problems) == (Plan(title="a"), ())
 
 
-def test_problems_of_json_have_the_lines_of_their_keys() -> None:
+def test_problems_in_json_have_the_lines_of_their_keys() -> None:
     root = read_json('{\n  "title": "a",\n  "steps": [\n    {"names": {"x":\n 1}}\n  ]\n}').root
     assert root is not None
 
     assert [problem.line for problem in read_model(Plan, root, file="").problems] == [4]
 
 
-def test_nodes_of_json_hold_the_values_as_they_are_written() -> None:
+def test_json_nodes_preserve_values_as_written() -> None:
     root = read_json('{"a": [1, -2.5e3, true, null, "x\\ud83d\\ude00\\n", "null"], "b": {}, "c": []}').root
     assert root is not None
 
     assert plain_value(root) == {"a": ["1", "-2.5e3", "true", None, "x\U0001f600\n", "null"], "b": {}, "c": []}
 
 
-def test_repeated_key_of_json_is_reported_and_its_last_value_counts() -> None:
+def test_duplicate_json_key_is_reported_and_its_last_value_used() -> None:
     document = read_json('{"a": "1",\n"a": "2"}', file="x.json")
 
     assert document.root is not None

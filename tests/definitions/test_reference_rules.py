@@ -16,7 +16,7 @@ def check(folder: Path, name: str, rest: str = "description: A test skill\n") ->
 
 
 @pytest.mark.parametrize("name", ["my-skill", "a", "1", "x" * 64, "a-1-b", "技能", "мой-навык", "été"])
-def test_allowed_names(tmp_path: Path, name: str) -> None:
+def test_valid_names_are_accepted(tmp_path: Path, name: str) -> None:
     assert check(tmp_path, name) == set()
 
 
@@ -34,11 +34,11 @@ def test_allowed_names(tmp_path: Path, name: str) -> None:
         ("my.skill", "name_characters"),
     ],
 )
-def test_names_outside_the_specification(tmp_path: Path, name: str, code: str) -> None:
+def test_invalid_names_are_reported(tmp_path: Path, name: str, code: str) -> None:
     assert code in check(tmp_path, name)
 
 
-def test_the_name_is_that_of_the_folder(tmp_path: Path) -> None:
+def test_the_name_must_match_the_folder(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "wrong", "---\nname: right\ndescription: d\n---\n")
 
     assert codes(load_skill(folder, strict=True).problems) == {"name_folder"}
@@ -51,14 +51,14 @@ def test_composed_and_decomposed_letters_are_the_same_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("length", "fits"), [(1, True), (1024, True), (1025, False)])
-def test_length_of_the_description(tmp_path: Path, length: int, fits: bool) -> None:
+def test_length_of_the_description_is_limited(tmp_path: Path, length: int, fits: bool) -> None:
     found = check(tmp_path, "x", f"description: {'d' * length}\n")
 
     assert found == (set() if fits else {"description_too_long"})
 
 
 @pytest.mark.parametrize(("length", "fits"), [(1, True), (500, True), (501, False)])
-def test_length_of_the_compatibility(tmp_path: Path, length: int, fits: bool) -> None:
+def test_length_of_the_compatibility_is_limited(tmp_path: Path, length: int, fits: bool) -> None:
     found = check(tmp_path, "x", f"description: d\ncompatibility: {'c' * length}\n")
 
     assert found == (set() if fits else {"compatibility_length"})
@@ -85,21 +85,21 @@ def test_a_name_is_required(tmp_path: Path, text: str) -> None:
         ("---\n---\n", "empty_front_matter"),
     ],
 )
-def test_front_matter_must_be_there_closed_and_yaml(tmp_path: Path, text: str, code: str) -> None:
+def test_front_matter_must_exist_be_closed_and_be_yaml(tmp_path: Path, text: str, code: str) -> None:
     reading = load_skill(write_skill(tmp_path, "x", text), strict=True)
 
     assert reading.skill is None
     assert code in codes(reading.problems)
 
 
-def test_metadata_is_text_to_text(tmp_path: Path) -> None:
+def test_metadata_maps_strings_to_strings(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", "---\nname: x\ndescription: d\nmetadata:\n  version: 1.0\n  ok: true\n---\n")
 
     assert loaded(load_skill(folder, strict=True)).metadata == {"version": "1.0", "ok": "true"}
     assert check(tmp_path, "y", "description: d\nmetadata:\n  a: [b]\n") == {"metadata_not_text"}
 
 
-def test_the_prompt_is_that_of_the_reference_library(tmp_path: Path) -> None:
+def test_the_prompt_equals_that_of_the_reference_library(tmp_path: Path) -> None:
     first = write_skill(tmp_path, "a", '---\nname: a\ndescription: Use <foo> & "bar"\n---\n')
     second = write_skill(tmp_path, "b")
 

@@ -21,7 +21,7 @@ def local(schedule: ScheduleDefinition, begin: datetime, count: int) -> list[str
     return [f"{moment.astimezone(BERLIN):%d %H:%M %Z}" for moment in found]
 
 
-def test_a_time_that_the_clocks_skip_is_due_after_the_gap_and_one_that_they_show_twice_is_due_once() -> None:
+def test_skipped_times_are_due_after_a_dst_gap_and_repeated_times_once() -> None:
     before_spring = datetime(2026, 3, 28, 12, tzinfo=BERLIN)
     before_autumn = datetime(2026, 10, 24, 12, tzinfo=BERLIN)
 
@@ -31,7 +31,7 @@ def test_a_time_that_the_clocks_skip_is_due_after_the_gap_and_one_that_they_show
     assert local(cron("30 2 * * *"), in_second_hour, 1) == ["26 02:30 CET"]
 
 
-def test_an_expression_with_a_star_goes_by_elapsed_time_through_a_change_of_the_clocks() -> None:
+def test_an_expression_with_a_wildcard_uses_elapsed_time_across_dst_changes() -> None:
     begin = datetime(2026, 10, 25, 1, 15, tzinfo=BERLIN)
 
     assert local(cron("*/30 * * * *"), begin, 6) == [
@@ -39,7 +39,7 @@ def test_an_expression_with_a_star_goes_by_elapsed_time_through_a_change_of_the_
     ]  # fmt: skip
 
 
-def test_every_due_time_of_a_year_comes_once_and_in_order_wherever_one_starts_to_look() -> None:
+def test_due_times_of_a_year_are_unique_and_ordered_from_any_start() -> None:
     schedule = cron("15 */3 * * *")
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     whole = list_next(schedule, after=begin, anchor=NOON, count=2000)
@@ -56,7 +56,7 @@ def test_every_due_time_of_a_year_comes_once_and_in_order_wherever_one_starts_to
     assert pieces == sorted(set(pieces))
 
 
-def test_intervals_count_from_when_the_schedule_was_first_seen() -> None:
+def test_intervals_start_when_the_schedule_is_first_seen() -> None:
     schedule = build_schedule({"name": "s", "every": "90m", "prompt": "go"})
 
     found = list_next(schedule, after=NOON + timedelta(hours=4), anchor=NOON, count=2)
@@ -65,7 +65,7 @@ def test_intervals_count_from_when_the_schedule_was_first_seen() -> None:
     assert list_due(schedule, after=NOON, now=NOON + timedelta(minutes=89), anchor=NOON) == []
 
 
-def test_of_a_long_absence_only_the_last_due_times_are_listed() -> None:
+def test_only_the_last_due_times_of_a_long_outage_are_listed() -> None:
     schedule = cron("* * * * *", timezone="UTC")
     now = NOON + timedelta(days=400)
 
@@ -103,7 +103,7 @@ def test_jitter_is_bounded_and_the_same_for_every_process() -> None:
         ({"prompt": "go", "every": "1h", "overlap": "pile"}, "overlap: "),
     ],
 )
-def test_a_schedule_that_cannot_work_is_refused_with_the_reason(values: dict[str, object], sentence: str) -> None:
+def test_an_invalid_schedule_is_rejected_with_the_reason(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         build_schedule({"name": "s", **values})
 

@@ -19,11 +19,11 @@ def with_fields(root: Path, fields: str) -> Path:
     return folder
 
 
-def test_plain_python_files_are_found_and_links_folders_and_dot_files_are_not(tmp_path: Path) -> None:
+def test_only_regular_visible_python_files_are_found(tmp_path: Path) -> None:
     assert names(with_fields(tmp_path, "")) == ["_private.py", "a_test.py", "markets.py", "status.py"]
 
 
-def test_ignored_patterns_are_left_out(tmp_path: Path) -> None:
+def test_ignored_patterns_are_excluded(tmp_path: Path) -> None:
     folder = with_fields(tmp_path, 'scripts_ignore: ["_*.py", "*_test.py"]\n')
 
     assert names(folder) == ["markets.py", "status.py"]
@@ -43,7 +43,7 @@ def test_the_path_keeps_the_case_of_the_file(tmp_path: Path) -> None:
     assert script.path == folder / "scripts" / "Status.py"
 
 
-def test_a_linked_scripts_folder_offers_nothing(tmp_path: Path) -> None:
+def test_a_linked_scripts_folder_provides_no_scripts(tmp_path: Path) -> None:
     elsewhere = write_file(tmp_path / "elsewhere" / "evil.py", "").parent
     folder = write_skill(tmp_path, "x")
     (folder / "scripts").symlink_to(elsewhere)

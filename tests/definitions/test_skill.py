@@ -9,7 +9,7 @@ from metier.definitions.skills.skill import Entrypoint, load_skill
 from metier.definitions.text.yaml_text import Mapping, Sequence
 
 
-def test_a_right_skill_loads_without_a_word(tmp_path: Path) -> None:
+def test_a_valid_skill_loads_without_warnings(tmp_path: Path) -> None:
     text = (
         "---\nname: pdf\ndescription: Fill forms. Use for PDFs.\nlicense: MIT\ncompatibility: Needs git\n"
         "metadata:\n  author: me\nallowed-tools: Bash(git add:*) Read\n---\n# PDF\n"
@@ -43,7 +43,7 @@ WAYS_TO_WRITE = {
 
 
 @pytest.mark.parametrize("text", WAYS_TO_WRITE.values(), ids=WAYS_TO_WRITE.keys())
-def test_every_way_to_write_the_same_front_matter_reads_the_same(tmp_path: Path, text: bytes) -> None:
+def test_equivalent_front_matter_is_read_equally(tmp_path: Path, text: bytes) -> None:
     reading = load_skill(write_skill(tmp_path, "x", text), strict=True)
 
     skill = loaded(reading)
@@ -85,7 +85,7 @@ DEVIATIONS: dict[str, tuple[bytes, list[tuple[str, int]]]] = {
 
 
 @pytest.mark.parametrize("case", DEVIATIONS.values(), ids=DEVIATIONS.keys())
-def test_a_deviation_is_a_warning_with_its_line_and_the_skill_loads(
+def test_a_skill_with_a_deviation_loads_with_a_warning_and_its_line(
     tmp_path: Path, case: tuple[bytes, list[tuple[str, int]]]
 ) -> None:
     data, expected = case
@@ -98,7 +98,7 @@ def test_a_deviation_is_a_warning_with_its_line_and_the_skill_loads(
 
 
 @pytest.mark.parametrize("case", DEVIATIONS.values(), ids=DEVIATIONS.keys())
-def test_the_same_deviation_is_an_error_in_strict_reading(
+def test_the_same_deviation_is_an_error_in_strict_mode(
     tmp_path: Path, case: tuple[bytes, list[tuple[str, int]]]
 ) -> None:
     reading = load_skill(write_skill(tmp_path, "x", case[0]), strict=True)
@@ -111,7 +111,7 @@ def test_the_same_deviation_is_an_error_in_strict_reading(
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "true", "1.0", "1e3", "0x10", "2024-01-01", "12:30:00"])
-def test_a_name_that_yaml_would_turn_into_something_else_stays_text(tmp_path: Path, word: str) -> None:
+def test_a_name_that_yaml_would_convert_stays_a_string(tmp_path: Path, word: str) -> None:
     folder = write_skill(tmp_path, "x", f"---\nname: {word}\ndescription: {word}\nlicense: {word}\n---\n")
 
     name = word if word.replace("-", "").isalnum() else "x"
@@ -129,13 +129,13 @@ def test_markers_inside_values_do_not_end_the_front_matter(tmp_path: Path) -> No
     assert skill.body == "Body\n---\nmore\n"
 
 
-def test_an_unquoted_colon_keeps_the_whole_value(tmp_path: Path) -> None:
+def test_a_value_with_an_unquoted_colon_is_complete(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", "---\nname: x\ndescription: Use when: asked, or: told # now\n---\n")
 
     assert loaded(load_skill(folder)).description == "Use when: asked, or: told # now"
 
 
-def test_name_faults_are_warnings_for_foreign_skills(tmp_path: Path) -> None:
+def test_invalid_names_are_warnings_for_foreign_skills(tmp_path: Path) -> None:
     reading = load_skill(write_skill(tmp_path, "folder", "---\nname: My_Skill--\ndescription: d\n---\n"))
 
     assert loaded(reading).name == "My_Skill--"
@@ -148,7 +148,7 @@ def test_name_faults_are_warnings_for_foreign_skills(tmp_path: Path) -> None:
     }
 
 
-def test_without_description_the_first_paragraph_is_used(tmp_path: Path) -> None:
+def test_the_first_paragraph_replaces_a_missing_description(tmp_path: Path) -> None:
     text = "---\nname: x\n---\n\n# Title\n\n```\ncode\n```\n\nDoes one thing\nvery well.\n\nMore.\n"
     reading = load_skill(write_skill(tmp_path, "x", text))
 
@@ -156,7 +156,7 @@ def test_without_description_the_first_paragraph_is_used(tmp_path: Path) -> None
     assert found(reading.problems) == [("warning", "missing_description", 1)]
 
 
-def test_without_front_matter_a_text_still_is_a_skill(tmp_path: Path) -> None:
+def test_a_text_without_front_matter_is_a_skill(tmp_path: Path) -> None:
     reading = load_skill(write_skill(tmp_path, "notes", "# Notes\n\nTakes notes.\n"))
 
     skill = loaded(reading)
@@ -175,7 +175,7 @@ NOT_LOADED = {
 
 
 @pytest.mark.parametrize("case", NOT_LOADED.values(), ids=NOT_LOADED.keys())
-def test_what_cannot_be_loaded_has_a_reason_with_a_line(tmp_path: Path, case: tuple[bytes, str, int]) -> None:
+def test_a_load_failure_has_a_reason_with_a_line(tmp_path: Path, case: tuple[bytes, str, int]) -> None:
     data, code, line = case
 
     reading = load_skill(write_skill(tmp_path, "x", data))
@@ -184,7 +184,7 @@ def test_what_cannot_be_loaded_has_a_reason_with_a_line(tmp_path: Path, case: tu
     assert [entry for entry in found(reading.problems) if entry[0] == "error"] == [("error", code, line)]
 
 
-def test_missing_dangling_and_folder_files_are_told_apart(tmp_path: Path) -> None:
+def test_missing_files_dangling_links_and_folders_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "SKILL.md").symlink_to(tmp_path / "gone")
@@ -200,7 +200,7 @@ def test_missing_dangling_and_folder_files_are_told_apart(tmp_path: Path) -> Non
     }
 
 
-def test_another_case_of_the_file_name_is_found_with_a_warning(tmp_path: Path) -> None:
+def test_a_file_name_in_another_case_is_found_with_a_warning(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x")
     (folder / "SKILL.md").rename(folder / "skill.md")
 
@@ -210,7 +210,7 @@ def test_another_case_of_the_file_name_is_found_with_a_warning(tmp_path: Path) -
     assert codes(reading.problems) == {"file_name"}
 
 
-def test_own_fields_are_read_at_the_top(tmp_path: Path) -> None:
+def test_extension_fields_are_read_at_the_top_level(tmp_path: Path) -> None:
     text = """---
 name: x
 description: d
@@ -261,7 +261,7 @@ interaction_outcomes:
     assert [entry.key for entry in skill.contract.entries] == ["interaction_outcomes", "state_persistence"]
 
 
-def test_own_fields_are_read_below_metadata_and_pass_strictly(tmp_path: Path) -> None:
+def test_extension_fields_below_metadata_pass_strict_mode(tmp_path: Path) -> None:
     text = """---
 name: x
 description: d
@@ -284,7 +284,7 @@ metadata:
     assert skill.entrypoint == Entrypoint("status", ("--json", "{task text}"))
 
 
-def test_strict_reading_points_at_fields_outside_the_specification(tmp_path: Path) -> None:
+def test_strict_mode_reports_fields_outside_the_specification(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", "---\nname: x\ndescription: d\nversion: 1\nlicence: MIT\n---\n")
 
     reading = load_skill(folder, strict=True)
@@ -303,13 +303,13 @@ def test_strict_reading_points_at_fields_outside_the_specification(tmp_path: Pat
         "entrypoint:\n  script: status\n  args: [--query, two words, '{workspace}']",
     ],
 )
-def test_an_entrypoint_may_be_written_in_one_line_or_in_parts(tmp_path: Path, written: str) -> None:
+def test_an_entrypoint_can_be_one_line_or_a_mapping(tmp_path: Path, written: str) -> None:
     folder = write_skill(tmp_path, "x", f"---\nname: x\ndescription: d\n{written}\n---\n")
 
     assert loaded(load_skill(folder)).entrypoint == Entrypoint("status", ("--query", "two words", "{workspace}"))
 
 
-def test_a_list_where_an_entrypoint_should_be_is_a_warning(tmp_path: Path) -> None:
+def test_a_list_instead_of_an_entrypoint_is_a_warning(tmp_path: Path) -> None:
     reading = load_skill(write_skill(tmp_path, "x", "---\nname: x\ndescription: d\nentrypoint: [a]\n---\n"))
 
     assert loaded(reading).entrypoint is None

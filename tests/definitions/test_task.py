@@ -70,7 +70,7 @@ Do it.
         ("linked.md", "next_outside"),
     ],
 )
-def test_a_next_step_must_be_a_new_file_of_the_same_folder(tmp_path: Path, following: str, code: str) -> None:
+def test_a_next_step_must_be_another_file_in_the_same_folder(tmp_path: Path, following: str, code: str) -> None:
     write_file(tmp_path / "other" / "TASK.md", "---\nname: Other\n---\n")
     file = write_task(tmp_path / "t", TASK=f"---\nname: T\nnext: {following}\n---\n")
     (tmp_path / "t" / "linked.md").symlink_to(tmp_path / "other" / "TASK.md")
@@ -81,7 +81,7 @@ def test_a_next_step_must_be_a_new_file_of_the_same_folder(tmp_path: Path, follo
     assert found(reading.problems) == [("error", code, 3)]
 
 
-def test_a_longer_cycle_is_found_where_it_closes(tmp_path: Path) -> None:
+def test_a_longer_cycle_is_reported_at_its_last_step(tmp_path: Path) -> None:
     step = "---\nnext: {}\n---\n"
     file = write_task(tmp_path, TASK="---\nname: T\nnext: a.md\n---\n", a=step.format("b.md"), b=step.format("a.md"))
 
@@ -90,7 +90,7 @@ def test_a_longer_cycle_is_found_where_it_closes(tmp_path: Path) -> None:
     assert (problem.code, problem.file, problem.line) == ("next_cycle", str(tmp_path / "b.md"), 2)
 
 
-def test_every_step_is_checked_also_when_the_first_is_wrong(tmp_path: Path) -> None:
+def test_every_step_is_checked_even_if_the_first_is_invalid(tmp_path: Path) -> None:
     file = write_task(
         tmp_path,
         TASK="---\nskils: x\nnext: two.md\n---\n",
@@ -119,7 +119,7 @@ def test_every_step_is_checked_also_when_the_first_is_wrong(tmp_path: Path) -> N
         ("inputs:\n  - name: a\n  - name: a", "duplicate_input"),
     ],
 )
-def test_wrong_inputs_are_errors(tmp_path: Path, inputs: str, code: str) -> None:
+def test_invalid_inputs_are_errors(tmp_path: Path, inputs: str, code: str) -> None:
     reading = load_task(write_task(tmp_path, TASK=f"---\nname: T\n{inputs}\n---\n"))
 
     assert reading.task is None

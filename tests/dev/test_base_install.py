@@ -63,7 +63,7 @@ def test_the_base_install_is_small(base: Path) -> None:
     assert size <= MAX_MEGABYTES * 1_000_000, f"{size / 1_000_000:.1f} MB"
 
 
-def test_what_is_not_there_is_named_with_the_command_that_installs_it(base: Path, tmp_path: Path) -> None:
+def test_a_missing_component_is_named_with_its_install_command(base: Path, tmp_path: Path) -> None:
     doctor = run_agent(base, "doctor", "--json", cwd=tmp_path)
 
     (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
@@ -91,7 +91,7 @@ def test_the_command_of_a_hint_installs_the_extra(base: Path, tmp_path: Path) ->
     assert "+ uv==" in done.stderr
 
 
-def test_a_hint_names_no_wheel_that_is_gone(base: Path, tmp_path: Path) -> None:
+def test_a_hint_does_not_name_a_deleted_wheel(base: Path, tmp_path: Path) -> None:
     (wheel,) = (base.parent / "dist").glob("*.whl")
     wheel.rename(tmp_path / wheel.name)
     try:
@@ -103,7 +103,7 @@ def test_a_hint_names_no_wheel_that_is_gone(base: Path, tmp_path: Path) -> None:
     assert uv["hint"].endswith("'metier[scripts] @ file:///PATH/TO/METIER'")
 
 
-def test_a_script_that_names_packages_is_answered_with_the_extra_that_prepares_them(base: Path, tmp_path: Path) -> None:
+def test_a_script_with_dependencies_gets_a_hint_with_the_required_extra(base: Path, tmp_path: Path) -> None:
     write_greeter(tmp_path, "# /// script\n# dependencies = ['rich']\n# ///\nprint('hello')\n")
 
     said = run_agent(base, "skill", "run", "greeter", "greet", cwd=tmp_path)
@@ -113,7 +113,7 @@ def test_a_script_that_names_packages_is_answered_with_the_extra_that_prepares_t
     assert "metier[scripts] @ file:///" in said.stdout + said.stderr
 
 
-def test_a_script_that_names_no_packages_needs_no_extra(base: Path, tmp_path: Path) -> None:
+def test_a_script_without_dependencies_needs_no_extra(base: Path, tmp_path: Path) -> None:
     write_greeter(tmp_path, 'print("hello")\n')
 
     said = run_agent(base, "skill", "run", "greeter", "greet", cwd=tmp_path)
@@ -129,7 +129,7 @@ def write_greeter(folder: Path, script: str) -> None:
     (skill / "scripts/greet.py").write_text(script, encoding="utf-8")
 
 
-def test_a_model_for_embeddings_is_answered_with_the_extra_and_words_rank(base: Path, tmp_path: Path) -> None:
+def test_an_embedding_model_gets_a_hint_with_the_extra_and_ranking_uses_words(base: Path, tmp_path: Path) -> None:
     for name in ("model/model.safetensors", "model/tokenizer.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -147,7 +147,7 @@ def test_a_model_for_embeddings_is_answered_with_the_extra_and_words_rank(base: 
         assert read_command(said, "embeddings")
 
 
-def test_the_nearest_command_is_named_without_an_extra(base: Path, tmp_path: Path) -> None:
+def test_command_suggestions_need_no_extra(base: Path, tmp_path: Path) -> None:
     assert "Did you mean 'runs'?" in run_agent(base, "rnus", cwd=tmp_path).stderr
 
 
@@ -183,7 +183,9 @@ def test_a_chat_at_a_terminal_has_a_prompt_with_completion(base: Path, tmp_path:
         ("pipx_metadata.json", "pipx install --force 'metier[scripts] @ file:///"),
     ],
 )
-def test_the_command_fits_how_metier_was_installed(mark: str, command: str, base: Path, tmp_path: Path) -> None:
+def test_the_install_command_matches_how_metier_was_installed(
+    mark: str, command: str, base: Path, tmp_path: Path
+) -> None:
     (base / mark).touch()
     try:
         doctor = run_agent(base, "doctor", "--json", cwd=tmp_path)

@@ -96,7 +96,7 @@ def check_environment(machine: Machine, done: subprocess.CompletedProcess[str]) 
     assert subprocess.run([programs / "uv", "--version"], capture_output=True, check=False).returncode == 0
 
 
-def test_a_uv_on_the_path_brings_the_python_that_is_missing(machine: Machine) -> None:
+def test_uv_on_the_path_installs_a_missing_python(machine: Machine) -> None:
     machine.add_old_python()
     machine.add_uv()
     machine.add_python_of_uv()
@@ -107,7 +107,7 @@ def test_a_uv_on_the_path_brings_the_python_that_is_missing(machine: Machine) ->
     assert "installing uv with" not in done.stderr
 
 
-def test_an_old_python_installs_the_uv_that_brings_a_new_one(machine: Machine) -> None:
+def test_an_old_python_installs_uv_which_installs_a_new_one(machine: Machine) -> None:
     machine.add_old_python()
     machine.add_python_of_uv()
 
@@ -118,7 +118,7 @@ def test_an_old_python_installs_the_uv_that_brings_a_new_one(machine: Machine) -
     assert not (machine.clone / ".uv").exists()
 
 
-def test_a_uv_that_can_bring_no_python_is_the_reason_in_one_message(machine: Machine) -> None:
+def test_a_uv_that_cannot_install_python_is_reported_in_one_message(machine: Machine) -> None:
     machine.add_old_python()
     machine.add_uv()
 
@@ -130,7 +130,7 @@ def test_a_uv_that_can_bring_no_python_is_the_reason_in_one_message(machine: Mac
     assert "UV_PYTHON_INSTALL_MIRROR" in done.stderr
 
 
-def test_a_pyenv_is_found_by_its_shims_with_another_home(machine: Machine) -> None:
+def test_pyenv_is_found_by_its_shims_with_another_home(machine: Machine) -> None:
     shims = machine.home.parent / "pyenv" / "shims"
     version = machine.home.parent / "pyenv" / "versions" / "3.12.1" / "bin"
     for folder in (shims, version):

@@ -64,7 +64,7 @@ def shorten_lock(clone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_installs_in_a_path_with_spaces_and_runs_from_another_folder(tmp_path: Path) -> None:
+def test_dev_installs_in_a_path_with_spaces_and_runs_from_another_folder(tmp_path: Path) -> None:
     clone = copy_repository(tmp_path / "my own clone")
     shorten_lock(clone)
     elsewhere = tmp_path / "else where"
@@ -79,7 +79,7 @@ def test_it_installs_in_a_path_with_spaces_and_runs_from_another_folder(tmp_path
     assert second.stderr == ""
 
 
-def test_a_machine_without_a_new_python_is_told_what_is_missing(tmp_path: Path) -> None:
+def test_a_machine_without_a_new_python_gets_a_message(tmp_path: Path) -> None:
     clone = copy_repository(tmp_path / "clone")
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -126,7 +126,7 @@ def test_tests_run_in_a_scrubbed_environment(tmp_path: Path) -> None:
     assert {"HOME", "PATH"} <= variables.keys()
 
 
-def test_missing_programs_are_named_where_they_cannot_be_installed(tmp_path: Path) -> None:
+def test_missing_programs_are_named_if_they_cannot_be_installed(tmp_path: Path) -> None:
     script = (ROOT / "dev").read_text(encoding="utf-8")
     function = script[script.index("install_test_programs() {") :]
     function = function[: function.index("\n}\n") + 2]
@@ -143,7 +143,7 @@ def test_missing_programs_are_named_where_they_cannot_be_installed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("gate", ["ruff", "basedpyright", "lint-imports", "pytest"])
-def test_gates_start_through_uv_and_write_no_lock_file(gate: str) -> None:
+def test_checks_start_through_uv_and_write_no_lock_file(gate: str) -> None:
     uv = Path(sys.executable).parent / "uv"
     assert f"$ uv run {gate}" in (ROOT / "docs/testing.md").read_text(encoding="utf-8")
 
@@ -153,7 +153,7 @@ def test_gates_start_through_uv_and_write_no_lock_file(gate: str) -> None:
     assert not (ROOT / "uv.lock").exists()
 
 
-def test_lock_has_a_hash_for_every_package_and_no_address() -> None:
+def test_lock_has_a_hash_for_every_package_and_no_url() -> None:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
 
     pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]

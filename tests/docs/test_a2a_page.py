@@ -18,9 +18,7 @@ SKILL = "---\nname: greeter\ndescription: Greet a person.\nentrypoint:\n  script
 GREET = 'import json\nprint(json.dumps({"summary": "Hello from the script"}))\n'
 
 
-def test_every_command_of_the_page_works_and_shows_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_of_the_page_prints_the_shown_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     (folder / "skills/greeter/scripts").mkdir(parents=True)
     home.mkdir()

@@ -24,14 +24,14 @@ BEGINNINGS = {
 """Front matter to complete a fragment."""
 
 
-def test_no_block_is_missed() -> None:
+def test_every_block_is_found() -> None:
     for page in PAGES:
         fences = sum(line.lstrip().startswith("```") for line in page.read_text("utf-8").splitlines())
         assert fences == 2 * sum(not block.is_hidden for block in read_blocks(page)), page
 
 
 @pytest.mark.parametrize("mark", ["", "<!-- tset -->\n", "<!-- needs time -->\n", "<!-- test -->\n\n"])
-def test_a_block_without_a_mark_that_means_something_is_found(mark: str, tmp_path: Path) -> None:
+def test_a_block_with_an_unknown_mark_is_detected(mark: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Page\n\n{mark}```console\n$ agent version\n```\n", "utf-8")
 
@@ -40,7 +40,7 @@ def test_a_block_without_a_mark_that_means_something_is_found(mark: str, tmp_pat
     assert block.meaning == {}
 
 
-def test_commands_are_not_left_unrun_as_output_or_files() -> None:
+def test_commands_are_not_marked_as_output_or_files() -> None:
     """A block may stay unexecuted only if it needs something special or another test runs it."""
     reasons = ("needs", "test")
 
@@ -53,7 +53,7 @@ def test_commands_are_not_left_unrun_as_output_or_files() -> None:
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.meaning.get("test")], ids=lambda block: block.where
 )
-def test_a_block_that_another_test_executes_is_read_by_it(block: Block) -> None:
+def test_a_block_executed_by_another_test_is_read_by_that_test(block: Block) -> None:
     assert block.page.name in (ROOT / str(block.meaning["test"])).read_text("utf-8")
 
 
@@ -69,7 +69,7 @@ def test_data_and_programs_on_the_pages_can_be_parsed() -> None:
             readers[block.language](block.text)
 
 
-def test_code_that_a_page_quotes_from_a_file_is_in_that_file() -> None:
+def test_code_quoted_from_a_file_is_in_that_file() -> None:
     for block in BLOCKS:
         if source := block.meaning.get("source"):
             assert block.text in (ROOT / source).read_text("utf-8"), block.where

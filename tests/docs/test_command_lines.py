@@ -94,9 +94,7 @@ def _find_strange_option(words: tuple[str, ...], known: set[str]) -> str:
 @pytest.mark.parametrize(
     ("find", "paths", "fewest"), [(find_typed, PAGES, 100), (find_inline, PAGES, 100), (find_inline, SOURCES, 50)]
 )
-def test_command_lines_that_are_shown_exist(
-    find: Callable[[Path], Iterator[Shown]], paths: list[Path], fewest: int
-) -> None:
+def test_shown_command_lines_exist(find: Callable[[Path], Iterator[Shown]], paths: list[Path], fewest: int) -> None:
     shown = [each for path in paths for each in find(path)]
 
     faults = [f"{each.where}: agent {' '.join(each.words)}: {why}" for each in shown if (why := find_fault(each.words))]
@@ -115,11 +113,11 @@ def test_command_lines_that_are_shown_exist(
         ("runs show <run> --json", ""),
     ],
 )
-def test_a_command_line_that_does_not_exist_is_found(line: str, fault: str) -> None:
+def test_an_invalid_command_line_is_detected(line: str, fault: str) -> None:
     assert find_fault(tuple(line.split())) == fault
 
 
-def test_commands_of_dev_that_pages_name_exist() -> None:
+def test_dev_commands_named_on_pages_exist() -> None:
     usage = (ROOT / "dev").read_text("utf-8").partition("usage: ./dev COMMAND")[2].partition("\nTEXT\n")[0]
     known = {line.split()[0] for line in usage.splitlines() if line.strip()} | set(re.findall(r"--[a-z]+", usage))
 

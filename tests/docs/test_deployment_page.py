@@ -31,9 +31,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return folder, home
 
 
-def test_every_command_of_the_page_works_and_shows_what_the_page_says(
-    folders: tuple[Path, Path], postgres_url: str
-) -> None:
+def test_every_command_of_the_page_prints_the_shown_output(folders: tuple[Path, Path], postgres_url: str) -> None:
     try:
         with run_redis() as redis:
             addresses = {DATABASE: postgres_url, "redis://:password@broker.example:6379/0": redis.url}
@@ -48,9 +46,7 @@ def test_every_command_of_the_page_works_and_shows_what_the_page_says(
 
 
 @pytest.mark.skipif(find_rabbitmq() is None, reason="rabbitmq-server is not installed here")
-def test_every_command_for_rabbitmq_works_and_shows_what_the_page_says(
-    folders: tuple[Path, Path], postgres_url: str
-) -> None:
+def test_every_command_for_rabbitmq_prints_the_shown_output(folders: tuple[Path, Path], postgres_url: str) -> None:
     with run_rabbitmq() as server:
         shutil.copy2(server.folder / ".erlang.cookie", folders[1])
         exported = {
@@ -69,9 +65,7 @@ def test_every_command_for_rabbitmq_works_and_shows_what_the_page_says(
 
 
 @pytest.mark.parametrize("line", sorted(set(INLINE.findall(PAGE.read_text("utf-8")))))
-def test_every_command_that_the_page_names_exists_with_its_options(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_on_the_page_exists_with_its_options(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = line.split()[1:]
     names = [word for word in words[:2] if word.isalpha()]
 

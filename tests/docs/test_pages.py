@@ -53,7 +53,7 @@ def test_doctor_reports_the_sandbox_as_its_page_shows(tmp_path: Path) -> None:
     assert read_through(ROOT / "docs/operations/sandbox.md", Reader(folder, home, has="bubblewrap")) == 1
 
 
-def test_pages_that_need_more_are_followed_by_a_test_of_their_own() -> None:
+def test_pages_with_special_needs_have_their_own_test() -> None:
     for page, test in WITH_MORE.items():
         assert any(block.is_typed for block in read_blocks(ROOT / page)), page
         assert Path(page).name in (Path(__file__).parent / test).read_text("utf-8"), page
@@ -75,7 +75,7 @@ def test_tutorial_is_executed_and_ends_with_a_next_step(tutorial: str) -> None:
     assert page.read_text("utf-8").rpartition("\n## ")[2].startswith("Next\n")
 
 
-def test_overview_introduces_twelve_concepts_and_eight_for_operators() -> None:
+def test_overview_introduces_twelve_concepts_and_eight_operator_concepts() -> None:
     text = (ROOT / "docs/concepts/overview.md").read_text("utf-8")
     files, operators = text.split("\n## Concepts for operators\n")
 

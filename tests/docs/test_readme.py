@@ -25,7 +25,7 @@ def test_readme_is_short() -> None:
     assert README.read_text("utf-8").count("\n") <= 130
 
 
-def test_figures_of_the_comparison_are_those_of_one_run_of_the_bench_and_name_the_versions() -> None:
+def test_comparison_figures_come_from_one_benchmark_run_and_name_the_versions() -> None:
     """`bench/run --record peers` keeps the rows."""
     text = COMPARISON.read_text("utf-8")
     rows: dict[str, str] = json.loads((ROOT / "bench/recorded/peers.json").read_text("utf-8"))["rows"]

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def test_changelog_says_how_to_upgrade_to_this_version() -> None:
+def test_changelog_explains_how_to_upgrade_to_this_version() -> None:
     _, *sections = (ROOT / "CHANGELOG.md").read_text("utf-8").split("\n## ")
     released = [section for section in sections if not section.startswith("Unreleased\n")]
 
     assert released[0].startswith(f"{__version__}\n\n### Upgrade\n")
 
 
-def test_every_extra_that_brings_something_has_a_row_in_getting_started() -> None:
+def test_every_nonempty_extra_has_a_row_in_getting_started() -> None:
     extras: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
         "optional-dependencies"
     ]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "schedules.md"
 
 
-def test_the_example_of_a_file_is_right_and_every_field_is_on_the_page() -> None:
+def test_the_example_file_is_valid_and_every_field_is_on_the_page() -> None:
     text = PAGE.read_text("utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
 

@@ -22,7 +22,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(("page", "port"), [("how-to/server.md", "8080"), ("operations/server.md", "8321")])
-def test_every_command_of_the_page_works_and_prints_the_shown_output(
+def test_every_command_of_the_page_succeeds_with_the_shown_output(
     page: str, port: str, folders: tuple[Path, Path]
 ) -> None:
     free = str(find_free_ports(1)[0])
@@ -31,7 +31,7 @@ def test_every_command_of_the_page_works_and_prints_the_shown_output(
     assert read_through(DOCS / page, Reader(*folders, addresses={port: free}, exported=exported)) >= 5
 
 
-def test_two_workers_of_the_guide_share_a_database(folders: tuple[Path, Path], postgres_url: str) -> None:
+def test_two_workers_of_the_guide_can_share_a_database(folders: tuple[Path, Path], postgres_url: str) -> None:
     addresses = {"postgresql://agent@db.example.org/agent": postgres_url}
 
     assert read_through(DOCS / "how-to/fleet.md", Reader(*folders, addresses=addresses)) == 9

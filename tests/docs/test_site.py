@@ -67,7 +67,7 @@ def test_marks_of_blocks_are_invisible(built: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_reader_finds_a_page_by_search_and_no_request_leaves_the_site(site: str) -> None:
+def test_search_finds_a_page_and_no_request_leaves_the_site(site: str) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -21,7 +21,7 @@ TASKS = [
 LOOK = calls("Read", path="notes.md")
 
 
-def test_every_command_of_the_page_works_and_prints_the_shown_output(tmp_path: Path) -> None:
+def test_every_command_of_the_page_succeeds_with_the_shown_output(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     folder.mkdir()

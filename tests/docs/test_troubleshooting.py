@@ -80,7 +80,7 @@ def is_quoted(words: str, printed: str, tmp_path: Path) -> bool:
 
 
 @pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.words)
-def test_message_and_exit_code_are_those_of_the_page(
+def test_message_and_exit_code_match_the_page(
     symptom: Symptom, workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model.follow(*symptom.replies)
@@ -96,7 +96,7 @@ def test_message_and_exit_code_are_those_of_the_page(
     assert str(symptom.exit_code) in re.findall(r"\d+", told[1])
 
 
-def test_a_run_that_another_process_drives_is_reported_as_on_the_page(
+def test_a_run_driven_by_another_process_is_reported_as_on_the_page(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model.follow(TALK)
@@ -126,7 +126,7 @@ def test_a_damaged_line_of_a_log_is_reported_as_on_the_page(
     assert is_quoted("is damaged", capsys.readouterr().err, tmp_path)
 
 
-def test_every_quote_of_the_page_is_provoked() -> None:
+def test_every_quoted_message_of_the_page_is_produced() -> None:
     played = [symptom.words for symptom in SYMPTOMS] + ["drives run", "is damaged"]
 
     assert [quote for quote in QUOTES if not any(words in quote for words in played)] == list(PLAYED_ELSEWHERE)
