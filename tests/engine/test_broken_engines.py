@@ -34,7 +34,7 @@ def find_complaints(build: Build, folder: Path) -> Generator[str]:
                 yield from kit.check(point, baseline).violations
 
 
-def test_the_engine_as_it_is_passes(tmp_path: Path) -> None:
+def test_the_unmodified_engine_passes(tmp_path: Path) -> None:
     report = check_crashes(small.build, folder=tmp_path, points=POINTS)
 
     assert len(report.outcomes) == len(POINTS)
@@ -50,12 +50,12 @@ def test_the_engine_as_it_is_passes(tmp_path: Path) -> None:
         (small.build_rash_recovery, "opaque effect 'launch' happened 2 times"),
     ],
 )
-def test_a_broken_engine_is_caught(build: Callable[..., small.Scenario], complaint: str, tmp_path: Path) -> None:
+def test_a_broken_engine_is_detected(build: Callable[..., small.Scenario], complaint: str, tmp_path: Path) -> None:
     with closing(find_complaints(build, tmp_path)) as complaints:
         assert any(complaint in found for found in complaints)
 
 
-def test_a_broken_engine_is_caught_by_kills_of_one_run_and_the_kill_is_named(tmp_path: Path) -> None:
+def test_a_broken_engine_is_detected_by_kills_of_one_run_and_the_kill_is_named(tmp_path: Path) -> None:
     points = [CrashPoint("effect:post:done"), CrashPoint("effect:launch:done"), CrashPoint("journal:input_asked:after")]
     with CrashKit(small.build_rash_recovery, tmp_path) as kit:
         report = kit.check_all(points, kit.survey(), together=3)
@@ -67,7 +67,7 @@ def test_a_broken_engine_is_caught_by_kills_of_one_run_and_the_kill_is_named(tmp
     assert [bool(each.violations) for each in alone] == [False, True, False]
 
 
-def test_a_point_that_no_process_comes_to_any_more_is_checked_in_a_run_of_its_own(tmp_path: Path) -> None:
+def test_an_unreached_crash_point_is_checked_in_its_own_run(tmp_path: Path) -> None:
     points = [CrashPoint("journal:run_started:after"), CrashPoint("store:begin_run:after")]
     with CrashKit(small.build, tmp_path) as kit:
         report = kit.check_all(points, kit.survey(), together=2)

@@ -62,7 +62,7 @@ def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_a_question(
+def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_asking(
     chunk: int, kit: CrashKit, baseline: Baseline
 ) -> None:
     points = choose(baseline.points)[chunk::CHUNKS]
@@ -73,9 +73,7 @@ def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_a_question
     assert report.ok, report.render()
 
 
-def test_a_script_killed_in_another_folder_is_with_unknown_outcome_before_during_and_after_its_effect(
-    kit: CrashKit, baseline: Baseline
-) -> None:
+def test_a_script_killed_in_another_folder_always_has_an_unknown_outcome(kit: CrashKit, baseline: Baseline) -> None:
     points = [point for point in baseline.points if point.name in DOUBTFUL]
 
     outcomes = [kit.check(point, baseline) for point in points]
@@ -86,7 +84,7 @@ def test_a_script_killed_in_another_folder_is_with_unknown_outcome_before_during
 
 
 @pytest.mark.parametrize("again", [(25,), (40, 40)] if IS_WHOLE else [(25, 40)])
-def test_a_recovery_in_another_folder_may_be_killed_too(
+def test_a_recovery_in_another_folder_survives_a_kill(
     again: tuple[int, ...], kit: CrashKit, baseline: Baseline
 ) -> None:
     names = ("effect:launch:done", "script:record:middle", "script:report:done")
@@ -112,7 +110,7 @@ def fleet_baseline(fleet: CrashKit) -> Baseline:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_fleet_on_postgres_with_a_folder_per_worker_repeats_no_effect_without_a_question(
+def test_workers_with_separate_folders_repeat_no_effect_without_asking(
     chunk: int, fleet: CrashKit, fleet_baseline: Baseline
 ) -> None:
     names = (*EACH, *DOUBTFUL)

@@ -71,7 +71,7 @@ def _number(name: str, most: Counter[str]) -> int:
     return zlib.crc32(name.encode()) % most[name]
 
 
-def test_reference_run_has_what_it_must_have(baseline: Baseline) -> None:
+def test_reference_run_covers_every_feature(baseline: Baseline) -> None:
     tools = {tool for _, tool, _ in baseline.outcome.steps}
 
     assert baseline.outcome.status == "completed"
@@ -87,7 +87,7 @@ def test_reference_run_has_what_it_must_have(baseline: Baseline) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_run_killed_at_any_point_ends_as_if_nothing_had_happened(chunk: int, kit: CrashKit, baseline: Baseline) -> None:
+def test_run_killed_at_any_point_ends_like_an_uninterrupted_one(chunk: int, kit: CrashKit, baseline: Baseline) -> None:
     points = choose(baseline.points)[chunk::CHUNKS]
 
     report = kit.check_all(points, baseline, together=TOGETHER)
@@ -97,7 +97,7 @@ def test_run_killed_at_any_point_ends_as_if_nothing_had_happened(chunk: int, kit
 
 
 @pytest.mark.parametrize("again", [(1,), (4, 2), (9, 3, 14), (25,), (40, 40)] if IS_WHOLE else [(4, 40)])
-def test_recovery_may_be_killed_too(again: tuple[int, ...], kit: CrashKit, baseline: Baseline) -> None:
+def test_recovery_survives_a_kill(again: tuple[int, ...], kit: CrashKit, baseline: Baseline) -> None:
     names = ("effect:launch:done", "script:record:middle", "journal:step_finished:before", "effect:post:done")
     points = [point for point in baseline.points if point.name in names and point.occurrence in (1, 8)]
 

@@ -44,7 +44,7 @@ def baseline(kit: CrashKit) -> Baseline:
     return kit.survey()
 
 
-def test_a_run_on_postgres_killed_at_any_point_ends_as_if_nothing_had_happened(
+def test_a_run_on_postgres_killed_at_any_point_ends_like_an_uninterrupted_one(
     kit: CrashKit, baseline: Baseline
 ) -> None:
     first = {point.name: point for point in reversed(baseline.points) if point.name.startswith(NAMES)}

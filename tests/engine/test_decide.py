@@ -68,18 +68,18 @@ def after_turn(turn: int = 1) -> list[Entry]:
         ([*until_call(), *turn_of(finish()), RunFinished(result="")], a.Wait()),
     ],
 )
-def test_next_action_of_each_phase(entries: list[Entry], action: a.Action) -> None:
+def test_each_phase_has_its_next_action(entries: list[Entry], action: a.Action) -> None:
     assert decide(folded(entries), ALLOW) == action
 
 
 @pytest.mark.parametrize("cut", range(1, 4))
-def test_request_without_a_recorded_reply_is_asked_again_in_the_same_turn(cut: int) -> None:
+def test_request_without_a_recorded_reply_is_repeated_in_the_same_turn(cut: int) -> None:
     repeats: list[Entry] = [asked(1)] * cut
 
     assert decide(folded(until_call(max_turns=1), repeats), ALLOW) == a.CallModel(1)
 
 
-def test_repair_is_the_same_turn_even_at_the_limit() -> None:
+def test_repair_stays_in_the_same_turn_even_at_the_limit() -> None:
     bad = DecodeFailed(turn=1, reason="empty", message="", repair=True)
 
     state = folded(until_call(max_turns=1), asked(1), replied(), bad)
@@ -100,7 +100,7 @@ def test_second_failure_to_decode_ends_the_run(reason: str, told: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_exactly_max_turns_are_taken(limit: int) -> None:
+def test_run_takes_at_most_max_turns(limit: int) -> None:
     turns = [entry for turn in range(1, limit + 1) for entry in after_turn(turn)]
 
     before = folded(until_call(max_turns=limit), turns[: 6 * (limit - 1)])
@@ -139,18 +139,18 @@ def test_cost_limit_stops_before_the_next_request(cost: float, is_over: bool) ->
         ((LOOK, finish()), ("1.1",)),
     ],
 )
-def test_only_reads_that_follow_each_other_run_together(actions: tuple[ActionStep, ...], group: tuple[str]) -> None:
+def test_only_consecutive_reads_run_concurrently(actions: tuple[ActionStep, ...], group: tuple[str]) -> None:
     assert decide(folded(until_call("a"), turn_of(*actions)), ALLOW) == a.RunSteps(group)
 
 
-def test_a_read_that_must_be_asked_for_does_not_slip_in_with_the_others() -> None:
+def test_a_read_that_needs_approval_does_not_run_with_the_others() -> None:
     state = folded(until_call(), turn_of(LOOK, LOOK_AGAIN))
 
     assert decide(state, TablePolicy(asks=frozenset({"look-again"}))) == a.RunSteps(("1.1",))
     assert decide(state, TablePolicy(denies=frozenset({"look-again"}))) == a.RunSteps(("1.1",))
 
 
-def test_verdicts_are_obeyed() -> None:
+def test_verdicts_determine_the_next_action() -> None:
     state = folded(until_call(), turn_of(PUSH))
 
     assert decide(state, TablePolicy(asks=frozenset({"push"}))) == a.AskApproval("1.1", "push is asked for")
@@ -178,7 +178,7 @@ def test_decided_approval_is_not_asked_for_again(decision: str, action: a.Action
     assert decide(state, TablePolicy(asks=frozenset({"push"}))) == action
 
 
-def test_identical_call_is_refused_after_the_allowed_number() -> None:
+def test_identical_call_is_refused_after_the_allowed_repetitions() -> None:
     entries: list[Entry] = []
     for turn in range(1, 4):
         same = tool("push", f"t{turn}", hard="yes")
@@ -212,20 +212,20 @@ ABORT = a.Fail("step_failed", "Step 1.1 failed: it broke")
         ("abort", (ABORT, ABORT, ABORT)),
     ],
 )
-def test_failure_policy(policy: str, then: tuple[a.Action, a.Action, a.Action]) -> None:
+def test_failure_policy_determines_the_next_action(policy: str, then: tuple[a.Action, a.Action, a.Action]) -> None:
     first, second, without_fallback = then
     assert decide(folded(until_call("b", on_step_failure=policy), FAILED), ALLOW) == first
     assert decide(folded(until_call("b", on_step_failure=policy), RETRIED), ALLOW) == second
     assert decide(folded(until_call(on_step_failure=policy), RETRIED), ALLOW) == without_fallback
 
 
-def test_failure_that_a_retry_cannot_help_is_not_retried() -> None:
+def test_permanent_failure_is_not_retried() -> None:
     failed = [*turn_of(PUSH), intent("1.1", PUSH), broke("1.1", retryable=False)]
 
     assert decide(folded(until_call("b"), failed), ALLOW) == TELL
 
 
-def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
+def test_a_call_that_fails_again_after_the_model_read_the_error_ends_the_run() -> None:
     told = [*FAILED, FailureTold(step_id="1.1", candidates=("b",)), ProgressVerified(following="CALL_LLM")]
     again = [*turn_of(PUSH, turn=2), intent("2.1", PUSH), broke("2.1")]
     other = tool("push", "t2", hard="no")
@@ -235,13 +235,13 @@ def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
     assert decide(folded(until_call("b"), told, corrected), ALLOW) == a.TellFailure("2.1", ("b",))
 
 
-def test_a_candidate_below_the_score_is_not_a_fallback() -> None:
+def test_a_candidate_below_the_minimum_score_is_not_a_fallback() -> None:
     weak = [replace(entry, min_score=100.1) if isinstance(entry, SkillsRanked) else entry for entry in until_call("b")]
 
     assert decide(folded(weak, RETRIED), ALLOW) == TELL_ALONE
 
 
-def test_there_is_one_fallback_without_a_model_and_never_to_a_skill_that_was_in_charge() -> None:
+def test_offline_runs_fall_back_once_and_not_to_an_earlier_skill() -> None:
     entries: list[Entry] = [
         *FAILED,
         HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
@@ -292,7 +292,7 @@ def test_abort_over_a_step_with_unknown_outcome_cancels_the_run() -> None:
     assert action.status == "canceled"
 
 
-def test_called_skill_is_handed_over_to_with_its_reason() -> None:
+def test_skill_selected_by_the_model_becomes_active_with_its_reason() -> None:
     first: list[Entry] = [
         *turn_of(use_skill("a")),
         intent("1.1", use_skill("a")),
@@ -317,7 +317,7 @@ def test_new_skill_is_shown_before_the_model_is_asked_again() -> None:
     assert decide(state, ALLOW) == a.Proceed("DISCLOSE_CONTEXT_STAGE", "More of the skill is needed")
 
 
-def test_run_that_only_calls_a_skill_stops_when_what_the_skill_spent_is_over_the_limit() -> None:
+def test_run_stops_if_the_cost_of_its_only_skill_exceeds_the_limit() -> None:
     call = SkillCall(skill="namer", chain=("caller",))
     began = replace(started(max_cost_usd=1.0), order=ChildRequest(task="call it", call=call))
     invoke = use_skill("namer")
@@ -358,7 +358,7 @@ class ReadOnlyPolicy(TablePolicy):
         ),
     ],
 )
-def test_read_only_attempt_that_was_refused_is_asked_about(entries: list[Entry], action: a.Action) -> None:
+def test_blocked_read_only_attempt_is_asked_about(entries: list[Entry], action: a.Action) -> None:
     state = folded([*until_call(), *turn_of(PUSH), *entries])
 
     assert decide(state, ReadOnlyPolicy()) == action

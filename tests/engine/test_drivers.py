@@ -54,7 +54,7 @@ def wait_until_stopped(case: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_of_eight_processes_that_resume_one_run_exactly_one_drives(kit: CrashKit) -> None:
+def test_exactly_one_of_eight_processes_drives_a_resumed_run(kit: CrashKit) -> None:
     case = kit.open_case()
     kit.live(Order(folder=str(case), name="effect:post:done"))
     names = {f"life-{index}" for index in range(PROCESSES)}
@@ -107,7 +107,7 @@ def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[
     ],
     ids=str,
 )
-def test_driver_that_wakes_up_after_its_run_was_taken_over_writes_nothing(
+def test_stalled_driver_writes_nothing_after_its_run_was_taken_over(
     point: CrashPoint, kit: CrashKit, baseline: Baseline
 ) -> None:
     violations, error = outlive(kit, baseline, point)
@@ -117,7 +117,7 @@ def test_driver_that_wakes_up_after_its_run_was_taken_over_writes_nothing(
 
 
 @pytest.mark.slow
-def test_store_without_fencing_is_caught(tmp_path: Path) -> None:
+def test_store_without_fencing_is_detected(tmp_path: Path) -> None:
     with CrashKit(small.build_naive_store, tmp_path) as kit:
         violations, _ = outlive(kit, kit.survey(), CrashPoint("model:after", 3))
 
@@ -125,7 +125,7 @@ def test_store_without_fencing_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_losing_the_run_cancels_what_is_under_way_and_reports_it(tmp_path: Path) -> None:
+async def test_losing_the_lease_cancels_running_steps_and_reports_it(tmp_path: Path) -> None:
     host = small.build(tmp_path, lambda _name: None).host
     was_cut_short = False
     async with open_runtime(host) as runtime:

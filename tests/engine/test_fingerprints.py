@@ -20,14 +20,14 @@ PLAIN = ModelRequest(model="m", messages=(user("Hi"),))
 TOOL = ToolSpec(name="Read", description="Read a file", input_schema={})
 
 
-def test_request_without_tools_has_one_hash_whatever_was_sent_before() -> None:
+def test_request_without_tools_has_the_same_hash_after_any_history() -> None:
     used = Fingerprints()
     used.of(ModelRequest(model="m", messages=PLAIN.messages, tools=(TOOL,)))
 
     assert used.of(PLAIN) == Fingerprints().of(PLAIN)
 
 
-def test_hash_that_an_older_version_recorded_after_a_request_with_tools_matches() -> None:
+def test_hash_recorded_by_an_older_version_after_a_request_with_tools_matches() -> None:
     text = b'{"role":"user","parts":[{"kind":"text","text":"Hi"}]}'
     recorded = hashlib.sha256(b"m" + hashlib.sha256(b"").digest() + hashlib.sha256(text).digest()).hexdigest()[:32]
 
@@ -35,7 +35,7 @@ def test_hash_that_an_older_version_recorded_after_a_request_with_tools_matches(
     assert Fingerprints().match(PLAIN, "0" * 32) == Fingerprints().of(PLAIN)
 
 
-def test_request_with_every_kind_of_part_has_the_hash_that_0_2_recorded() -> None:
+def test_request_with_every_kind_of_part_has_its_0_2_hash() -> None:
     arguments: dict[str, JsonValue] = {"a": 1e17, "b": [1, None, True, 0.5], "c": float("inf"), "d": 10**30}
     scan = MediaPart(media_type="application/pdf", digest="e", pages=2)
     messages = (

@@ -91,13 +91,13 @@ def check_start(build: Build, folder: Path) -> set[str]:
     return {point.name for point in points}
 
 
-def test_flags_outlive_a_kill_at_every_statement_of_a_start(tmp_path: Path) -> None:
+def test_flags_survive_a_kill_at_every_statement_of_a_start(tmp_path: Path) -> None:
     names = check_start(build, tmp_path)
 
     assert names >= STATEMENTS | CALLS
 
 
-def test_flags_outlive_a_kill_at_every_step_of_a_start_on_postgres(
+def test_flags_survive_a_kill_at_every_step_of_a_start_on_postgres(
     tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, postgres_server.url())

@@ -23,7 +23,7 @@ print(held.completed, held.descriptors, held.records)
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 400, reason="fewer files may be open here")
-def test_a_process_drives_more_runs_at_once_than_it_may_have_logs_open(tmp_path: Path) -> None:
+def test_a_process_can_drive_more_runs_than_open_logs(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
     done = subprocess.run(

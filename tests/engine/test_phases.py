@@ -33,7 +33,7 @@ ALLOWED = {
 """The design's table, written a second time on purpose."""
 
 
-def test_table_is_the_one_of_the_design_and_says_when() -> None:
+def test_transition_table_matches_the_design_and_states_conditions() -> None:
     assert set(TRANSITIONS) == ALLOWED
     assert all(TRANSITIONS.values())
 
@@ -48,6 +48,6 @@ def test_every_pair_of_phases_is_allowed_or_raises(current: Phase, following: Ph
         check_transition(current, following)
 
 
-def test_nothing_follows_the_end() -> None:
+def test_no_phase_follows_the_end() -> None:
     assert {"DONE", "ERROR"} == FINAL
     assert not [pair for pair in TRANSITIONS if pair[0] in FINAL]

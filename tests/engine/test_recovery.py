@@ -23,13 +23,13 @@ HERE = MachineIdentity(machine="here", boot="b1")
         (None, "", "notes only"),
     ],
 )
-def test_a_missing_note_counts_only_in_the_folder_and_on_the_machine_of_the_intent(
+def test_a_missing_note_is_conclusive_only_in_the_same_folder_and_machine(
     intent: SpoolIdentity | None, folder: str, sight: Sight
 ) -> None:
     assert judge_sight(intent, folder=folder, machine=HERE) == sight
 
 
-def test_a_machine_is_the_same_from_one_look_to_the_next_and_its_own_id_is_not_shown() -> None:
+def test_the_machine_id_is_stable_and_not_the_raw_system_id() -> None:
     found = identify_machine()
 
     assert found == identify_machine()

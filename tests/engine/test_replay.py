@@ -83,7 +83,7 @@ async def test_a_finished_run_replays_equal(name: str, profile: str, workspace: 
         assert [tool.ran for tool in tools] == ran
 
 
-async def test_a_run_that_waits_replays_up_to_where_it_waits(workspace: Path) -> None:
+async def test_a_paused_run_replays_up_to_its_pause(workspace: Path) -> None:
     async with open_at(workspace, WORK, profile="guarded") as runtime:
         run_id = await start_only(runtime)
 
@@ -98,9 +98,7 @@ async def start_only(runtime: Runtime) -> str:
 
 
 @pytest.mark.slow
-async def test_a_run_that_was_killed_after_any_entry_replays_equal_once_it_continued(
-    workspace: Path, tmp_path: Path
-) -> None:
+async def test_a_run_killed_after_any_entry_replays_equal_after_it_continued(workspace: Path, tmp_path: Path) -> None:
     script = (USE_NOTES, WORK, ASK, calls(ToolCall("Put"), ToolCall("Post")), says("Done."))
     async with open_at(workspace, *script, profile="guarded") as runtime:
         whole = await export_run(runtime, (await carry_out(runtime)).run_id, exact=True)
@@ -130,7 +128,7 @@ async def test_a_run_that_was_killed_after_any_entry_replays_equal_once_it_conti
             assert report.outcome.divergence is None, number
 
 
-async def test_an_entry_that_was_tampered_with_is_the_first_divergence(workspace: Path) -> None:
+async def test_a_tampered_entry_is_the_first_divergence(workspace: Path) -> None:
     async with open_at(workspace, USE_NOTES, WORK, ASK, *ENOUGH, profile="guarded") as runtime:
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
@@ -169,7 +167,7 @@ def tamper(entry: Entry) -> Entry | None:
             return None
 
 
-async def test_a_result_that_was_tampered_with_shows_in_the_next_request(workspace: Path) -> None:
+async def test_a_tampered_result_changes_the_next_request(workspace: Path) -> None:
     async with open_at(workspace, WORK, *ENOUGH) as runtime:
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
@@ -184,7 +182,7 @@ async def test_a_result_that_was_tampered_with_shows_in_the_next_request(workspa
         assert "what the steps gave changed" in outcome.divergence.sentence
 
 
-async def test_an_entry_that_cannot_follow_is_named(workspace: Path) -> None:
+async def test_an_impossible_entry_is_named(workspace: Path) -> None:
     async with open_at(workspace, WORK, *ENOUGH, profile="guarded") as runtime:
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
@@ -198,7 +196,7 @@ async def test_an_entry_that_cannot_follow_is_named(workspace: Path) -> None:
         assert "cannot follow" in outcome.divergence.sentence
 
 
-async def test_changed_files_do_not_matter_unless_they_are_asked_for(workspace: Path) -> None:
+async def test_changed_files_are_ignored_unless_requested(workspace: Path) -> None:
     async with open_at(workspace, USE_NOTES, *ENOUGH) as runtime:
         run_id = (await carry_out(runtime)).run_id
         file = workspace / "skills" / "notes" / "SKILL.md"
@@ -214,7 +212,7 @@ async def test_changed_files_do_not_matter_unless_they_are_asked_for(workspace: 
         assert current.outcome.divergence.recorded.kind in ("skills_ranked", "model_call_started")
 
 
-async def test_changed_instructions_show_in_the_first_request(workspace: Path) -> None:
+async def test_changed_instructions_change_the_first_request(workspace: Path) -> None:
     async with open_at(workspace, *ENOUGH) as runtime:
         run_id = (await carry_out(runtime)).run_id
         (workspace / "context").mkdir()
@@ -239,7 +237,7 @@ async def test_a_resumed_run_keeps_its_instructions(workspace: Path) -> None:
         assert report.is_equal
 
 
-async def test_another_tool_gives_another_request(workspace: Path) -> None:
+async def test_another_tool_changes_the_request(workspace: Path) -> None:
     hashes: list[str] = []
     for tools in ((SmallTool("Look"),), (SmallTool("Look", "opaque"), SmallTool("More"))):
         async with open_at(workspace, *ENOUGH, tools=tools) as runtime:

@@ -66,7 +66,7 @@ async def test_a_fork_can_be_forked(workspace: Path) -> None:
         assert (await replay_run(runtime, second.state.run_id)).is_equal
 
 
-async def test_a_point_at_which_something_is_under_way_is_refused_with_the_nearest_good_ones(workspace: Path) -> None:
+async def test_a_fork_point_during_a_step_is_rejected_with_the_nearest_valid_points(workspace: Path) -> None:
     async with open_at(workspace, WORK, *ENOUGH) as runtime:
         parent = await carry_out(runtime)
         entries = await read_entries(runtime.store, parent.run_id)
@@ -88,7 +88,7 @@ async def test_a_number_outside_the_journal_is_refused(at: int, workspace: Path)
             await fork_run(runtime, parent.run_id, ForkRequest(at=at))
 
 
-async def test_a_fork_takes_another_model_and_task_and_the_files_of_today(workspace: Path) -> None:
+async def test_a_fork_can_use_another_model_and_task_and_the_current_files(workspace: Path) -> None:
     async with open_at(workspace, *ENOUGH) as runtime:
         parent = await carry_out(runtime, task="take notes")
         file = workspace / "skills" / "notes" / "SKILL.md"
@@ -104,7 +104,7 @@ async def test_a_fork_takes_another_model_and_task_and_the_files_of_today(worksp
         assert (await runtime.read(parent.run_id)) == parent
 
 
-async def test_a_step_that_was_done_before_the_fork_is_not_done_again(workspace: Path) -> None:
+async def test_a_step_completed_before_the_fork_is_not_repeated(workspace: Path) -> None:
     tools = build_tools()
     async with open_at(workspace, WORK, *ENOUGH, tools=tools) as runtime:
         parent = await carry_out(runtime)

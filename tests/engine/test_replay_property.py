@@ -48,7 +48,7 @@ LINES = st.one_of(
 
 @settings(max_examples=200 if os.environ.get("METIER_CRASH_ALL") else 20, deadline=None, derandomize=True)
 @given(script=st.lists(LINES, max_size=5), guarded=st.booleans())
-def test_any_run_replays_equal_also_from_a_file(script: list[Line], guarded: bool) -> None:
+def test_any_run_replays_equal_even_from_a_file(script: list[Line], guarded: bool) -> None:
     anyio.run(check_replay, script, guarded)
 
 

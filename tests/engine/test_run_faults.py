@@ -52,7 +52,7 @@ async def expect_whole_log(runtime: Runtime, run_id: str) -> None:
     assert [record.seq for record in records] == list(range(1, len(records) + 1))
 
 
-async def test_log_cut_at_any_byte_of_its_last_record_is_fixed_and_reports_it(tmp_path: Path) -> None:
+async def test_log_truncated_at_any_byte_of_its_last_record_is_repaired_and_reported(tmp_path: Path) -> None:
     async with open_runtime(build_host(tmp_path)) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
         log = runtime.folder(run_id) / "events.jsonl"
@@ -75,7 +75,7 @@ async def test_log_cut_at_any_byte_of_its_last_record_is_fixed_and_reports_it(tm
 
 
 @pytest.mark.parametrize("how", ["flip", "remove"])
-async def test_damaged_journal_is_refused_and_left_as_it_is(how: str, tmp_path: Path) -> None:
+async def test_damaged_journal_is_rejected_and_not_changed(how: str, tmp_path: Path) -> None:
     async with open_runtime(build_host(tmp_path)) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
         log = (runtime.folder(run_id) / "events.jsonl").read_bytes()
@@ -113,7 +113,7 @@ class BackwardsClock:
         return self.seconds
 
 
-async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path) -> None:
+async def test_clock_that_jumps_back_does_not_change_the_order(tmp_path: Path) -> None:
     host = replace(build_host(tmp_path), clock=BackwardsClock())
     async with open_runtime(host) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
@@ -129,7 +129,7 @@ async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path
         assert all(getattr(record.payload, "duration_ms", 0) >= 0 for record in records)
 
 
-async def test_a_row_without_a_journal_is_not_started_with_the_settings_of_today(tmp_path: Path) -> None:
+async def test_a_row_without_a_journal_is_not_started_with_current_settings(tmp_path: Path) -> None:
     host = build_host(tmp_path)
     now = host.clock.now()
     async with open_runtime(host) as runtime:
@@ -178,7 +178,7 @@ def text_of(request: ModelRequest) -> str:
     )
 
 
-async def test_skill_that_changed_while_the_run_waited_is_used_as_it_was(tmp_path: Path) -> None:
+async def test_skill_changed_during_a_pause_is_used_unchanged(tmp_path: Path) -> None:
     write_skill(tmp_path, "Write with a pencil.")
     listener = Listener(SKILLED)
     host = replace(build_host(tmp_path), provider=listener)
@@ -195,7 +195,7 @@ async def test_skill_that_changed_while_the_run_waited_is_used_as_it_was(tmp_pat
         assert [payload.definition for payload in used] == ["skill:notes"]
 
 
-async def test_file_that_was_deleted_while_the_run_waited_is_missed_in_a_sentence(tmp_path: Path) -> None:
+async def test_file_deleted_during_a_pause_is_reported_as_missing(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "Write with a pencil.")
     listener = Listener(SKILLED)
     async with open_runtime(replace(build_host(tmp_path), provider=listener)) as runtime:
@@ -208,7 +208,7 @@ async def test_file_that_was_deleted_while_the_run_waited_is_missed_in_a_sentenc
         await expect_whole_log(runtime, run_id)
 
 
-async def test_skill_that_was_deleted_while_the_run_waited_is_answered_like_an_unknown_one(tmp_path: Path) -> None:
+async def test_skill_deleted_during_a_pause_is_reported_as_unknown(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "Write with a pencil.")
     listener = Listener(SKILLED)
     async with open_runtime(replace(build_host(tmp_path), provider=listener)) as runtime:
@@ -263,7 +263,7 @@ async def test_run_on_a_full_disk_pauses_and_continues_after_space_is_freed(spar
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
-async def test_read_only_runs_folder_is_refused_at_the_start_in_one_message(tmp_path: Path) -> None:
+async def test_read_only_runs_folder_is_rejected_at_the_start_with_one_message(tmp_path: Path) -> None:
     before = f"mount --bind '{tmp_path}' '{tmp_path}'\nmount -o remount,ro,bind '{tmp_path}'"
 
     report = await anyio.to_thread.run_sync(lambda: run_child("start", tmp_path, before=before))

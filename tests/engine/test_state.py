@@ -84,14 +84,14 @@ def test_entries_lead_to_their_phase(phase: Phase, entries: list[Entry]) -> None
         ([*until_call(), RunFailed(reason="x", message="y")], RunFailed(reason="x", message="y")),
     ],
 )
-def test_entry_that_cannot_follow_raises(entries: list[Entry], next_entry: Entry) -> None:
+def test_impossible_entry_raises(entries: list[Entry], next_entry: Entry) -> None:
     state = fold("r", entries)
 
     with pytest.raises(IllegalTransition):
         apply(state, next_entry)
 
 
-def test_a_turn_is_counted_once_whatever_is_repeated_inside_it() -> None:
+def test_a_turn_is_counted_once_despite_repetitions() -> None:
     bad = DecodeFailed(turn=1, reason="empty", message="", repair=True)
 
     state = folded(until_call(), asked(1), asked(1), replied(), bad, asked(1, repair=True), replied(LOOK))
@@ -104,7 +104,7 @@ def test_a_turn_is_counted_once_whatever_is_repeated_inside_it() -> None:
     assert state.turn == 1
 
 
-def test_results_become_history_in_call_order_one_for_each_call() -> None:
+def test_history_has_one_result_per_call_in_call_order() -> None:
     unknown = tool("nope", "c0")
     rejected = (Rejection(call_id="c0", tool="nope", code="unknown_tool", message="There is no tool 'nope'"),)
 
@@ -130,7 +130,7 @@ def test_results_become_history_in_call_order_one_for_each_call() -> None:
     ]
 
 
-def test_first_skill_takes_charge_and_the_next_is_handed_over_to() -> None:
+def test_first_skill_becomes_active_and_hands_over_to_the_next() -> None:
     state = folded(until_call("a", "b"), turn_of(use_skill("a")), intent("1.1", use_skill("a")), ended("1.1"))
     assert (state.skill, state.next_skill) == ("a", "")
 
@@ -159,7 +159,7 @@ DOUBT: list[Entry] = [
     ("answer", "step_phase", "status"),
     [("done", "finished", "succeeded"), ("skip", "finished", "skipped"), ("retry", "approved", None)],
 )
-def test_answer_about_a_step_with_unknown_outcome_is_obeyed(answer: str, step_phase: str, status: str | None) -> None:
+def test_answer_about_a_step_with_unknown_outcome_is_applied(answer: str, step_phase: str, status: str | None) -> None:
     state = fold("r", DOUBT)
 
     apply(state, convert({"step_id": "1.1", "answer": answer}, DoubtResolved))
@@ -169,7 +169,7 @@ def test_answer_about_a_step_with_unknown_outcome_is_obeyed(answer: str, step_ph
     assert (step.finished.status if step.finished else None) == status
 
 
-def test_edited_arguments_of_an_approval_are_what_runs() -> None:
+def test_edited_arguments_of_an_approval_are_executed() -> None:
     state = folded(
         until_call(),
         turn_of(PUSH),
@@ -183,7 +183,7 @@ def test_edited_arguments_of_an_approval_are_what_runs() -> None:
     assert state.steps[0].phase == "approved"
 
 
-def test_given_input_is_the_result_of_the_question() -> None:
+def test_user_input_is_the_result_of_the_question() -> None:
     state = folded(
         until_call(),
         turn_of(question()),
@@ -201,7 +201,7 @@ def test_given_input_is_the_result_of_the_question() -> None:
     assert state.steps[0].finished.text == '{"colour": "blue"}'
 
 
-def test_entries_survive_the_way_through_bytes() -> None:
+def test_entries_survive_serialization() -> None:
     for _, entries in WAYS:
         again = [parse_entry(render_entry(entry)) for entry in entries]
         assert again == entries
@@ -220,5 +220,5 @@ def test_usage_and_cost_add_up() -> None:
     assert (state.input_tokens, state.output_tokens, state.cost_usd, state.turn) == (20, 10, 0.75, 2)
 
 
-def test_state_starts_with_nothing() -> None:
+def test_initial_state_is_empty() -> None:
     assert fold("r", []) == RunState("r")

@@ -34,7 +34,7 @@ SKIPPED = StepFinished(step_id="1.2", status="skipped", text="Skipped by a perso
     ],
     ids=["whole", "cut", "skipped"],
 )
-def test_sum_of_a_dry_run_is_not_known_where_a_plan_was_too_long_to_be_kept(
+def test_total_of_a_dry_run_is_unknown_if_a_plan_was_too_long_to_store(
     second: StepFinished, predicted: dict[str, float | None]
 ) -> None:
     began = replace(started(), mode="dry_run", order=ChildRequest(task="two", task_id="two"))

@@ -100,25 +100,25 @@ FAILS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("check", HOLDS, ids=str)
-def test_check_holds(check: dict[str, Any]) -> None:
+def test_check_passes(check: dict[str, Any]) -> None:
     assert judge(check).verdict == "passed", judge(check)
 
 
 @pytest.mark.parametrize("check", FAILS, ids=str)
-def test_check_fails_and_says_what_was_found(check: dict[str, Any]) -> None:
+def test_check_fails_and_reports_what_was_found(check: dict[str, Any]) -> None:
     found = judge(check)
 
     assert (found.verdict, bool(found.evidence)) == ("failed", True)
     assert found.text.startswith(check["check"])
 
 
-def test_every_check_by_code_is_tried_both_ways() -> None:
+def test_every_code_check_is_tested_both_ways() -> None:
     tried = {check["check"] for check in HOLDS} & {check["check"] for check in FAILS}
 
     assert set(CHECK_TYPES) - tried == {"no_policy_denial", "python", "sentence"}
 
 
-def test_a_sentence_without_a_judge_is_not_checked_and_a_run_of_sentences_does_not_pass() -> None:
+def test_a_sentence_without_a_judge_is_unchecked_and_does_not_pass() -> None:
     found = grade(Sentence(text="It is polite"), EVIDENCE)
 
     assert found.verdict == "not_checked"

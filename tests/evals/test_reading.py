@@ -34,7 +34,7 @@ def read(assertions: list[Any], **more: Any) -> EvalsReading:
         ({"check": "max_cost", "usd": 0.5}, "max_cost", "0.5"),
     ],
 )
-def test_what_other_tools_write_becomes_a_check_or_a_sentence(assertion: Any, kind: str, text: str) -> None:
+def test_assertions_of_other_tools_become_checks_or_sentences(assertion: Any, kind: str, text: str) -> None:
     reading = read([assertion])
 
     (check,) = reading.cases[0].checks
@@ -77,7 +77,7 @@ def test_several_words_next_to_an_unknown_check_are_a_sentence() -> None:
     assert [check.check for check in reading.cases[0].checks] == ["sentence"]
 
 
-def test_all_problems_of_a_case_are_reported_with_their_lines() -> None:
+def test_all_problems_in_a_case_are_reported_with_their_lines() -> None:
     reading = read(
         [{"check": "contains", "txt": "x"}],
         shape="round",
@@ -95,7 +95,7 @@ def test_all_problems_of_a_case_are_reported_with_their_lines() -> None:
     ]
 
 
-def test_repeated_key_of_a_json_file_is_a_warning() -> None:
+def test_duplicate_key_in_a_json_file_is_a_warning() -> None:
     reading = parse_evals('[{"prompt": "x",\n"prompt": "y", "expected": "z"}]', file="e.json")
 
     assert [case.prompt for case in reading.cases] == ["y"]
@@ -154,7 +154,7 @@ cases:
 
 
 @pytest.mark.parametrize("text", ["cases: []", "agnt: x\ncases: []", "agent: a\nskill: b\ncases: []", "- x"])
-def test_a_file_that_does_not_say_what_is_evaluated_is_a_problem(text: str) -> None:
+def test_a_file_without_an_eval_target_is_a_problem(text: str) -> None:
     parsed = parse_yaml_set(text, file="x.yaml")
 
     assert parsed.eval_set is None

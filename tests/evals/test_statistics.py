@@ -37,7 +37,7 @@ def build_row(number: int, variant: str, repetition: int, *, has_passed: bool) -
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_intervals_have_the_coverage_that_they_state(setting: str) -> None:
+def test_intervals_have_their_nominal_coverage(setting: str) -> None:
     first, second, repeat = SETTINGS[setting]
     chance = random.Random(setting)
     true_rate = sum(first) / len(first)
@@ -57,7 +57,7 @@ def test_intervals_have_the_coverage_that_they_state(setting: str) -> None:
         assert max(coverage.values()) <= 0.975, coverage
 
 
-def test_a_difference_that_is_there_is_found_and_one_that_is_not_is_not_claimed() -> None:
+def test_a_real_difference_is_found_and_no_false_one_is_reported() -> None:
     better = measure_difference([(True, False)] * 12 + [(True, True)] * 8)
     same = measure_difference([(True, True)] * 10 + [(False, False)] * 10)
     few = measure_difference([(True, False), (True, True)])
@@ -66,14 +66,14 @@ def test_a_difference_that_is_there_is_found_and_one_that_is_not_is_not_claimed(
     assert measure_difference([(other, one) for one, other in [(True, False)] * 12]).verdict == "worse"
 
 
-def test_rates_at_the_ends_have_an_interval_too() -> None:
+def test_rates_of_zero_and_one_have_an_interval() -> None:
     assert get_wilson(0, 0).low == 0
     assert get_wilson(0, 0).high == 1
     assert get_wilson(10, 10).high == 1
     assert 0.68 < get_wilson(10, 10).low < 0.73
 
 
-def test_runs_side_by_side_never_reserve_more_than_the_limit() -> None:
+def test_concurrent_runs_do_not_reserve_more_than_the_limit() -> None:
     budget = EvalBudget(limit_usd=1.0, jobs=4)
 
     shares = [budget.reserve(remaining=10) or 0 for _ in range(4)]

@@ -72,7 +72,7 @@ def evaluate(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)[0]
 
 
-def test_functions_of_a_pack_decide_and_their_reasons_are_reported(
+def test_functions_of_a_pack_grade_and_their_reasons_are_reported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _ = evaluate(capsys, "counter", "--record")
@@ -89,7 +89,7 @@ def test_functions_of_a_pack_decide_and_their_reasons_are_reported(
     assert grades[4][0] == "passed"
 
 
-def test_results_are_kept_and_a_page_shows_what_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_stored_and_a_page_shows_the_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / ".agent/evals/counter.yaml"
     only = CASES.partition("      - {check: python")[0]
     file.write_text(f"{only}      - {{check: contains, text: 2 files}}\n")
@@ -116,7 +116,7 @@ def test_cases_of_an_untrusted_clone_are_not_run(
     assert not (folder / ".agent/evals/recordings").exists()
 
 
-def test_cases_that_a_clone_brings_for_a_bundled_skill_are_not_run(
+def test_cases_in_a_clone_for_a_bundled_skill_are_not_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / ".agent/evals/other.yaml").write_text(
@@ -130,6 +130,6 @@ def test_cases_that_a_clone_brings_for_a_bundled_skill_are_not_run(
 
 
 @pytest.mark.parametrize("path", [".git/config", "sub/.GIT/hooks/pre-commit", "../out", "/etc/x"])
-def test_case_writes_neither_settings_of_git_nor_files_elsewhere(tmp_path: Path, path: str) -> None:
+def test_case_cannot_write_git_settings_or_outside_files(tmp_path: Path, path: str) -> None:
     with pytest.raises(UsageError, match="is outside the workspace"):
         write_files(tmp_path, {path: "x"})

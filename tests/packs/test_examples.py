@@ -22,7 +22,7 @@ def test_there_are_two_packs() -> None:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_a_pack_is_right_and_its_rules_hold(folder: PackFolder, pack: str) -> None:
+def test_a_pack_is_valid_and_its_rules_apply(folder: PackFolder, pack: str) -> None:
     folder.copy(pack)
 
     for command in (["validate", "--strict"], ["task", "validate"], ["policy", "test"]):
@@ -33,7 +33,7 @@ def test_a_pack_is_right_and_its_rules_hold(folder: PackFolder, pack: str) -> No
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_the_readme_names_every_agent_skill_and_task(pack: str) -> None:
+def test_the_readme_lists_every_agent_skill_and_task(pack: str) -> None:
     text = (DEMOS / pack / "README.md").read_text("utf-8")
     definitions = [path.parent.name for path in (DEMOS / pack / ".agent").rglob("[AST]*[A-Z].md")]
 
@@ -41,7 +41,7 @@ def test_the_readme_names_every_agent_skill_and_task(pack: str) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
-def test_a_script_needs_nothing_but_python_and_explains_itself(script: Path) -> None:
+def test_a_script_needs_only_python_and_has_help(script: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-B", "-W", "error", script, "--help"], capture_output=True, text=True, check=False
     )

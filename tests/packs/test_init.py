@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("template", [each.name for each in list_templates()])
-def test_a_template_is_right_and_its_rules_hold(folder: PackFolder, template: str) -> None:
+def test_a_template_is_valid_and_its_rules_apply(folder: PackFolder, template: str) -> None:
     assert folder.agent("init", "--template", template).returncode == 0
 
     for command in (["validate"], ["task", "validate"], ["policy", "test"], ["config", "validate"]):
@@ -40,7 +40,7 @@ def test_the_starter_runs_without_a_model(folder: PackFolder) -> None:
     assert folder.run_task("review", "--provider", "offline")["status"] == "completed", "its own review is renewed"
 
 
-def test_a_review_by_another_user_is_not_replaced(folder: PackFolder) -> None:
+def test_an_existing_review_is_not_replaced(folder: PackFolder) -> None:
     folder.agent("init")
     folder.write("review.md", "mine\n")
 
@@ -50,7 +50,7 @@ def test_a_review_by_another_user_is_not_replaced(folder: PackFolder) -> None:
     assert folder.read("review.md") == "mine\n"
 
 
-def test_it_says_what_it_wrote_and_what_to_do_next(folder: PackFolder) -> None:
+def test_init_lists_written_files_and_next_steps(folder: PackFolder) -> None:
     done = folder.agent("init", "new/place")
 
     written = done.stdout.splitlines()
@@ -61,7 +61,7 @@ def test_it_says_what_it_wrote_and_what_to_do_next(folder: PackFolder) -> None:
 
 
 @pytest.mark.parametrize("there", ["agent.yaml", ".agent/policy.yaml", "notes/welcome.md"])
-def test_nothing_is_written_where_one_file_is_there(
+def test_nothing_is_written_if_one_file_exists(
     folder: PackFolder, capsys: pytest.CaptureFixture[str], there: str
 ) -> None:
     folder.write(there, "mine\n")
@@ -74,14 +74,14 @@ def test_nothing_is_written_where_one_file_is_there(
     assert folder.read(there) == "mine\n"
 
 
-def test_a_dangling_link_counts_as_there(folder: PackFolder) -> None:
+def test_a_dangling_link_counts_as_an_existing_file(folder: PackFolder) -> None:
     (folder.path / "agent.yaml").symlink_to("elsewhere.yaml")
 
     assert run(["init"]) == 2
     assert not (folder.path / "elsewhere.yaml").exists()
 
 
-def test_a_file_in_the_way_leaves_nothing_behind(folder: PackFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_conflicting_file_leaves_no_partial_output(folder: PackFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.write("context", "a file\n")
 
     assert run(["init"]) == 2
@@ -90,7 +90,7 @@ def test_a_file_in_the_way_leaves_nothing_behind(folder: PackFolder, capsys: pyt
     assert [path.name for path in folder.path.rglob("*") if path.is_file()] == ["context"]
 
 
-def test_templates_are_listed_and_a_wrong_name_has_a_hint(
+def test_templates_are_listed_and_an_unknown_name_has_a_hint(
     folder: PackFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["init", "--list"]) == 0

@@ -18,7 +18,7 @@ def repository(folder: PackFolder) -> PackFolder:
     return folder
 
 
-def test_notes_are_made_and_checked_without_a_model(repository: PackFolder) -> None:
+def test_notes_are_written_and_checked_without_a_model(repository: PackFolder) -> None:
     added = repository.commit("feat(cli): add *colours*")
     fixed = repository.commit("Fix the end of the line")
     broken = repository.commit("refactor!: new file format\n\nBREAKING CHANGE: run migrate\nfirst")
@@ -65,7 +65,7 @@ def test_a_release_without_commits_fails_at_the_first_step_and_reports_it(reposi
     assert "There are no commits since v1.0.0" in events
 
 
-def test_notes_that_a_user_changed_are_kept(repository: PackFolder) -> None:
+def test_notes_edited_by_the_user_are_kept(repository: PackFolder) -> None:
     repository.commit("Add one")
     repository.run_task("release-notes", "--provider", "offline")
     repository.write("release/NOTES.md", repository.read("release/NOTES.md").replace("Add one", "My own words"))
@@ -77,9 +77,7 @@ def test_notes_that_a_user_changed_are_kept(repository: PackFolder) -> None:
     assert "My own words" in repository.read("release/NOTES.md")
 
 
-def test_a_model_writes_the_notes_and_the_check_holds_it_to_the_commits(
-    repository: PackFolder, model: ModelServer
-) -> None:
+def test_a_model_writes_notes_that_are_checked_against_the_commits(repository: PackFolder, model: ModelServer) -> None:
     short = repository.commit("Add a thing")
     root = str(repository.path)
     repository.use(model)
@@ -130,7 +128,7 @@ def test_an_announcement_is_json_by_its_schema_after_one_repair(repository: Pack
     assert "announcement for operators" in json.dumps(model.received[0])
 
 
-def test_rules_keep_the_editor_in_its_folder(repository: PackFolder) -> None:
+def test_rules_restrict_the_editor_to_its_folder(repository: PackFolder) -> None:
     verdicts = {
         path: json.loads(
             repository.agent(

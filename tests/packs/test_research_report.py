@@ -27,7 +27,7 @@ def check(desk: PackFolder) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_report_with_citations_is_made_without_a_model(desk: PackFolder) -> None:
+def test_a_report_with_citations_is_written_without_a_model(desk: PackFolder) -> None:
     outcome = desk.run_task("research-report", "--provider", "offline", "--input", QUESTION)
 
     assert outcome["status"] == "completed", outcome
@@ -41,7 +41,7 @@ def test_a_report_with_citations_is_made_without_a_model(desk: PackFolder) -> No
     assert desk.read("report/check.txt") == "ok: 6 claims\n"
 
 
-def test_a_folder_of_ones_own_is_read(desk: PackFolder) -> None:
+def test_a_custom_folder_is_read(desk: PackFolder) -> None:
     desk.write("interviews/one.md", "# Bread\n\nThe bakery opens at six.\n\nNobody sleeps.\n")
 
     outcome = desk.run_task(
@@ -55,7 +55,7 @@ def test_a_folder_of_ones_own_is_read(desk: PackFolder) -> None:
 
 
 @pytest.mark.parametrize("named", ["question=Zebra?", "folder=../other"])
-def test_what_cannot_be_answered_fails_at_the_first_step(desk: PackFolder, named: str) -> None:
+def test_an_unanswerable_question_fails_at_the_first_step(desk: PackFolder, named: str) -> None:
     inputs = ["--input", QUESTION, "--input", named]
 
     done = desk.agent("task", "run", "research-report", "--provider", "offline", *inputs)
@@ -64,7 +64,7 @@ def test_what_cannot_be_answered_fails_at_the_first_step(desk: PackFolder, named
     assert not (desk.path / "report/report.md").exists()
 
 
-def test_the_question_is_asked_for(desk: PackFolder) -> None:
+def test_a_missing_question_is_an_error(desk: PackFolder) -> None:
     done = desk.agent("task", "run", "research-report", "--provider", "offline")
 
     assert done.returncode == 2
@@ -83,7 +83,7 @@ def test_the_question_is_asked_for(desk: PackFolder) -> None:
         ("- The sea is wet", "the paragraph cites no passage"),
     ],
 )
-def test_a_claim_without_a_source_is_found_with_its_line(desk: PackFolder, claim: str, fault: str) -> None:
+def test_a_claim_without_a_source_is_reported_with_its_line(desk: PackFolder, claim: str, fault: str) -> None:
     desk.run_task("research-report", "--provider", "offline", "--input", QUESTION)
     desk.write("report/report.md", f"# Tides\n\nThe range is 3.4 metres. [S3.1]\n\n{claim}\n\n## Sources\n\n- S3\n")
 
@@ -93,14 +93,14 @@ def test_a_claim_without_a_source_is_found_with_its_line(desk: PackFolder, claim
     assert done.stdout == f"report.md:5: {fault}\n"
 
 
-def test_a_source_that_changed_is_no_longer_a_source(desk: PackFolder) -> None:
+def test_a_changed_source_is_rejected(desk: PackFolder) -> None:
     desk.run_task("research-report", "--provider", "offline", "--input", QUESTION)
     desk.write("sources/tides.md", "# Tides\n\nAll readings were wrong.\n")
 
     assert "passage S3.1 is no longer in sources/tides.md" in check(desk).stdout
 
 
-def test_a_model_is_held_to_the_sources(desk: PackFolder, model: ModelServer) -> None:
+def test_a_model_must_cite_the_sources(desk: PackFolder, model: ModelServer) -> None:
     root = str(desk.path)
     desk.use(model)
 

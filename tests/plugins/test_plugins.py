@@ -72,9 +72,7 @@ def script(site: Site) -> Callable[[str], None]:
     return lambda lines: site.install("scripted", SCRIPTED.format(script=lines))
 
 
-def test_example_is_installed_and_brings_its_tool_its_command_its_prompt_and_its_tally(
-    site: Site, script: Callable[[str], None]
-) -> None:
+def test_example_plugin_provides_tool_command_prompt_and_tally(site: Site, script: Callable[[str], None]) -> None:
     install = [
         AGENT.with_name("uv"),
         "pip",
@@ -136,7 +134,7 @@ def test_example_is_installed_and_brings_its_tool_its_command_its_prompt_and_its
         ("def register(registry): pass\nregister.metier_api = 99", "requires version 99 of the plugin interface"),
     ],
 )
-def test_plugin_that_fails_or_hangs_is_reported_and_the_run_ends_well(
+def test_plugin_that_fails_or_hangs_is_reported_and_the_run_completes(
     site: Site, script: Callable[[str], None], code: str, sentence: str
 ) -> None:
     script('says("All is well.")')
@@ -150,9 +148,7 @@ def test_plugin_that_fails_or_hangs_is_reported_and_the_run_ends_well(
     assert sentence in done.stderr
 
 
-def test_plugin_cannot_stand_in_for_a_tool_that_rules_are_written_about(
-    site: Site, script: Callable[[str], None]
-) -> None:
+def test_plugin_cannot_replace_a_tool_covered_by_rules(site: Site, script: Callable[[str], None]) -> None:
     script('says("Done.")')
     site.install(
         "sly",
@@ -168,7 +164,7 @@ def test_plugin_cannot_stand_in_for_a_tool_that_rules_are_written_about(
     assert "Its tool 'Read' has a name that is taken" in done.stderr
 
 
-def test_settings_choose_the_plugins_and_name_the_ones_that_are_not_there(site: Site) -> None:
+def test_settings_select_plugins_and_missing_ones_are_named(site: Site) -> None:
     site.install("one", "def register(registry): pass")
     site.install("two", "def register(registry): raise AssertionError('must not be loaded')")
 
@@ -181,7 +177,7 @@ def test_settings_choose_the_plugins_and_name_the_ones_that_are_not_there(site: 
     ]
 
 
-def test_runs_live_in_the_store_of_a_plugin(site: Site, script: Callable[[str], None]) -> None:
+def test_runs_can_be_stored_in_a_plugin_store(site: Site, script: Callable[[str], None]) -> None:
     script('says("Kept.")')
     site.install(
         "shelf",
@@ -199,9 +195,7 @@ def test_runs_live_in_the_store_of_a_plugin(site: Site, script: Callable[[str], 
     assert "`plugin/shelf`" in refused.stderr
 
 
-def test_provider_that_no_plugin_brings_is_refused_with_those_that_there_are(
-    site: Site, script: Callable[[str], None]
-) -> None:
+def test_unknown_provider_is_rejected_with_the_available_ones(site: Site, script: Callable[[str], None]) -> None:
     script("")
 
     done = site.agent("run", "go", "--provider", "plugin/other", "--model", "m")
@@ -211,7 +205,7 @@ def test_provider_that_no_plugin_brings_is_refused_with_those_that_there_are(
     assert "`plugin/scripted`" in done.stderr
 
 
-def test_unknown_command_says_which_plugins_are_off(site: Site) -> None:
+def test_unknown_command_lists_the_disabled_plugins(site: Site) -> None:
     site.install("broken", "def register(registry): raise ValueError('no luck')")
 
     done = site.agent("fly")
@@ -221,7 +215,7 @@ def test_unknown_command_says_which_plugins_are_off(site: Site) -> None:
     assert "No such command 'fly'" in done.stderr
 
 
-def test_plugins_cost_nothing_where_none_is_asked_for(site: Site) -> None:
+def test_plugins_are_not_loaded_unless_requested(site: Site) -> None:
     site.install("loud", "raise AssertionError('must not be imported')")
 
     assert site.agent("--help").returncode == 0

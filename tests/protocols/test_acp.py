@@ -14,7 +14,7 @@ from run_workspace import QUICK, Workspace, use_model
 from agent_command import AGENT, run_agent
 
 
-def test_a_prompt_is_answered_with_the_text_its_plan_and_what_it_used(workspace: Workspace, model: ModelServer) -> None:
+def test_a_prompt_returns_text_plan_and_usage(workspace: Workspace, model: ModelServer) -> None:
     steps = [{"step": "Look", "status": "done"}, {"step": "Answer", "status": "in_progress"}]
     model.follow(calls("plan", steps=steps), says("Here you are."))
 
@@ -42,9 +42,7 @@ def test_a_prompt_is_answered_with_the_text_its_plan_and_what_it_used(workspace:
     }
 
 
-def test_a_write_is_put_before_the_user_with_its_diff_and_shown_when_it_is_done(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_write_is_approved_with_its_diff_and_shown_after_completion(workspace: Workspace, model: ModelServer) -> None:
     workspace.write("a.txt", "old\n")
     model.follow(calls("Read", path="a.txt"), calls("Write", path="a.txt", content="new\n"), says("Written."))
 
@@ -64,7 +62,9 @@ def test_a_write_is_put_before_the_user_with_its_diff_and_shown_when_it_is_done(
     assert done[-1]["toolCallId"] == asked["params"]["toolCall"]["toolCallId"]
 
 
-def test_pictures_and_files_of_a_prompt_reach_the_model_as_such(workspace: Workspace, model: ModelServer) -> None:
+def test_pictures_and_files_of_a_prompt_reach_the_model_as_attachments(
+    workspace: Workspace, model: ModelServer
+) -> None:
     picture = base64.b64encode(build_png(4, 4)).decode()
     model.follow(says("A grey square."))
 
@@ -97,7 +97,7 @@ def encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_a_rejected_call_does_not_happen_and_the_model_reads_why(workspace: Workspace, model: ModelServer) -> None:
+def test_a_rejected_call_does_not_run_and_the_model_gets_the_reason(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), says("Then not."))
 
     with Editor(workspace.folder, answer=choose("reject")) as editor:
@@ -108,7 +108,7 @@ def test_a_rejected_call_does_not_happen_and_the_model_reads_why(workspace: Work
     assert editor.get_said() == "Then not."
 
 
-def test_a_mode_is_never_looser_than_the_settings(workspace: Workspace, model: ModelServer) -> None:
+def test_a_mode_is_not_more_permissive_than_the_settings(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "strict"})
 
     with Editor(workspace.folder) as editor:
@@ -120,7 +120,7 @@ def test_a_mode_is_never_looser_than_the_settings(workspace: Workspace, model: M
     assert loose["error"]["code"] == -32602
 
 
-def test_the_dialog_of_a_run_that_was_killed_is_asked_again_when_the_session_is_loaded(
+def test_the_dialog_of_a_killed_run_is_shown_again_when_the_session_is_loaded(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Good day."), calls("Write", path="a.txt", content="x"), says("Written."))
@@ -148,7 +148,7 @@ def test_the_dialog_of_a_run_that_was_killed_is_asked_again_when_the_session_is_
     assert (workspace.folder / "a.txt").is_file()
 
 
-def test_an_approval_waits_in_the_inbox_when_the_editor_goes_away(workspace: Workspace, model: ModelServer) -> None:
+def test_an_approval_stays_in_the_inbox_after_the_editor_disconnects(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), says("Written."))
     with Editor(workspace.folder) as editor:
         session = editor.begin()
@@ -162,7 +162,7 @@ def test_an_approval_waits_in_the_inbox_when_the_editor_goes_away(workspace: Wor
     assert not (workspace.folder / "a.txt").exists()
 
 
-def test_a_question_is_a_form_where_the_editor_has_one(workspace: Workspace, model: ModelServer) -> None:
+def test_a_question_is_a_form_if_the_editor_supports_forms(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("ask_user", question="Which colour?", fields={"colour": "text"}), says("Blue it is."))
 
     def fill(message: Message) -> Message:
@@ -177,7 +177,7 @@ def test_a_question_is_a_form_where_the_editor_has_one(workspace: Workspace, mod
     assert "blue" in json.dumps(model.received[-1]["messages"])
 
 
-def test_a_question_is_answered_by_the_next_prompt_where_the_editor_has_no_forms(
+def test_the_next_prompt_answers_a_question_if_the_editor_has_no_forms(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?", fields={"colour": "text"}), says("Red it is."))
@@ -192,7 +192,9 @@ def test_a_question_is_answered_by_the_next_prompt_where_the_editor_has_no_forms
     assert len(workspace.run_ids()) == 1
 
 
-def test_a_cancelled_turn_ends_as_such_and_the_next_one_is_answered(workspace: Workspace, model: ModelServer) -> None:
+def test_a_canceled_turn_ends_as_canceled_and_the_next_one_is_answered(
+    workspace: Workspace, model: ModelServer
+) -> None:
     model.follow(says("Here."))
     model.silent.set()
 
@@ -210,7 +212,7 @@ def test_a_cancelled_turn_ends_as_such_and_the_next_one_is_answered(workspace: W
     assert editor.get_said().endswith("Here.")
 
 
-def test_model_agent_and_commands_are_chosen_in_the_editor(workspace: Workspace, model: ModelServer) -> None:
+def test_model_agent_and_commands_can_be_selected_in_the_editor(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(".agent/agents/poet/AGENT.md", "---\nname: Poet\n---\n\nYou write verse.\n")
     model.follow(says("A verse."))
 
@@ -229,7 +231,7 @@ def test_model_agent_and_commands_are_chosen_in_the_editor(workspace: Workspace,
     assert len(model.received) == 1
 
 
-def test_files_of_a_prompt_are_part_of_it(workspace: Workspace, model: ModelServer) -> None:
+def test_files_of_a_prompt_are_included_in_it(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Read."))
     blocks = [
         {"type": "text", "text": "What is this?"},
@@ -249,7 +251,7 @@ def test_files_of_a_prompt_are_part_of_it(workspace: Workspace, model: ModelServ
     "line",
     ["not json", "[]", '{"id": 5}', '{"id": 6, "method": "session/prompt", "params": {"sessionId": "x"}}'],
 )
-def test_a_hostile_editor_gets_errors_and_the_next_request_an_answer(workspace: Workspace, line: str) -> None:
+def test_a_hostile_editor_gets_errors_and_the_next_request_is_answered(workspace: Workspace, line: str) -> None:
     with Editor(workspace.folder) as editor:
         assert editor.process.stdin is not None
         editor.process.stdin.write(f"{line}\n")
@@ -264,9 +266,7 @@ def test_a_hostile_editor_gets_errors_and_the_next_request_an_answer(workspace: 
     assert code == 0
 
 
-def test_a_huge_prompt_and_ten_thousand_requests_end_as_errors_of_the_editor(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_huge_prompt_and_ten_thousand_requests_return_errors(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Still here."))
 
     with Editor(workspace.folder) as editor:
@@ -297,7 +297,7 @@ def test_initialize_is_answered_before_the_runtime_is_loaded(workspace: Workspac
     assert "metier.runtime.runs" not in done.stderr
 
 
-def test_text_arrives_while_the_model_writes_and_secrets_do_not(
+def test_text_is_streamed_without_secrets(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", "tok-9f8e7d6c5b4a39281706")

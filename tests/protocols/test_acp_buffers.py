@@ -34,9 +34,7 @@ def list_asked(editor: Editor, method: str) -> list[Message]:
     return [message["params"] for message in editor.asked if message["method"] == method]
 
 
-def test_a_buffer_that_is_not_saved_is_what_the_model_reads_changes_and_what_undo_restores(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_an_unsaved_buffer_is_read_edited_and_restored_by_undo(workspace: Workspace, model: ModelServer) -> None:
     file = workspace.write("a.txt", "old\n")
     model.follow(calls("Read", path="a.txt"), calls("Edit", path="a.txt", old="old", new="new"), says("Done."))
 
@@ -67,7 +65,7 @@ def test_reading_a_buffer_does_not_save_it(workspace: Workspace, model: ModelSer
     assert file.read_text(encoding="utf-8") == "old\n"
 
 
-def test_a_change_that_is_rejected_saves_nothing(workspace: Workspace, model: ModelServer) -> None:
+def test_a_rejected_change_saves_nothing(workspace: Workspace, model: ModelServer) -> None:
     file = workspace.write("a.txt", "old\n")
     model.follow(calls("Write", path="a.txt", content="new\n"), says("Then not."))
 
@@ -80,9 +78,7 @@ def test_a_change_that_is_rejected_saves_nothing(workspace: Workspace, model: Mo
     assert file.read_text(encoding="utf-8") == "old\n"
 
 
-def test_a_change_under_a_buffer_that_the_editor_does_not_save_is_a_conflict(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_change_to_a_file_with_an_unsaved_buffer_is_a_conflict(workspace: Workspace, model: ModelServer) -> None:
     file = workspace.write("a.txt", "old\n")
     model.follow(calls("Edit", path="a.txt", old="not saved", new="new"), says("Please save it."))
 
@@ -93,7 +89,7 @@ def test_a_change_under_a_buffer_that_the_editor_does_not_save_is_a_conflict(
     assert file.read_text(encoding="utf-8") == "old\n"
 
 
-def test_an_editor_is_not_asked_for_files_that_the_rules_close(workspace: Workspace, model: ModelServer) -> None:
+def test_denied_files_are_not_requested_from_the_editor(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(".env", "A=1\n")
     model.follow(calls("Read", path="../outside.txt"), calls("Write", path=".git/config", content="x"), says("No."))
 
@@ -104,9 +100,7 @@ def test_an_editor_is_not_asked_for_files_that_the_rules_close(workspace: Worksp
     assert list_asked(editor, "fs/write_text_file") == []
 
 
-def test_an_editor_that_offers_no_files_or_refuses_them_leaves_the_disk(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_files_are_read_from_disk_if_the_editor_does_not_serve_them(workspace: Workspace, model: ModelServer) -> None:
     workspace.write("a.txt", "old\n")
     model.follow(calls("Read", path="a.txt"), says("Read."))
 

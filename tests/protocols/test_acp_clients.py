@@ -76,7 +76,7 @@ def test_the_typescript_sdk_gets_a_plan_a_diff_a_form_and_usage(
     assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "new\n"
 
 
-def test_the_typescript_sdk_sends_a_picture_and_saves_the_buffer_that_is_changed(
+def test_the_typescript_sdk_sends_a_picture_and_saves_the_changed_buffer(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     file = workspace.write("a.txt", "old\n")
@@ -93,7 +93,7 @@ def test_the_typescript_sdk_sends_a_picture_and_saves_the_buffer_that_is_changed
     assert file.read_text(encoding="utf-8") == "new\nnot saved\n"
 
 
-def test_the_typescript_sdk_loads_a_session_whose_agent_was_killed_and_is_asked_again(
+def test_the_typescript_sdk_loads_the_session_of_a_killed_agent_and_is_asked_again(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), says("All done."))
@@ -141,7 +141,7 @@ def find_stops(messages: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("flag", "is_written"), [("--approve-all", True), ("--deny-all", False)])
-def test_acpx_gets_a_plan_and_a_diff_and_its_permissions_count(
+def test_acpx_gets_a_plan_and_a_diff_and_its_permissions_apply(
     workspace: Workspace, model: ModelServer, flag: str, is_written: bool
 ) -> None:
     plan = calls("plan", steps=[{"step": "Write a file", "status": "in_progress"}])
@@ -162,7 +162,7 @@ def test_acpx_gets_a_plan_and_a_diff_and_its_permissions_count(
     assert find_stops(messages) == ["end_turn"]
 
 
-def test_acpx_that_is_interrupted_cancels_the_turn(workspace: Workspace, model: ModelServer) -> None:
+def test_interrupted_acpx_cancels_the_turn(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), says("That is all."))
     model.silent.set()
     command = use_acpx(workspace, "--approve-all", "Write a file")

@@ -23,7 +23,7 @@ def read_size(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def test_an_mcp_client_on_a_pipe_that_floods_and_lies_gets_errors(workspace: Workspace, model: ModelServer) -> None:
+def test_a_flooding_mcp_client_with_invalid_requests_gets_errors(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Still here."))
 
     with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
@@ -45,9 +45,7 @@ def test_an_mcp_client_on_a_pipe_that_floods_and_lies_gets_errors(workspace: Wor
     assert model.received == []
 
 
-def test_thousands_of_requests_on_a_pipe_that_is_not_read_wait_there_and_are_answered_later(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_thousands_of_requests_on_an_unread_pipe_are_answered_later(workspace: Workspace, model: ModelServer) -> None:
     with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
         peer.request("tools/list")
         before = read_size(peer.process.pid)
@@ -78,7 +76,7 @@ def test_thousands_of_requests_on_a_pipe_that_is_not_read_wait_there_and_are_ans
 
 
 @pytest.mark.slow
-def test_an_editor_that_does_not_read_is_let_go_and_its_run_waits_in_the_store(
+def test_an_editor_that_does_not_read_is_disconnected_and_its_run_is_kept(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), says("Written."))
@@ -117,7 +115,7 @@ def test_a_session_of_one_folder_cannot_be_loaded_into_another(
     assert listed["sessions"] == []
 
 
-def test_an_mcp_client_cannot_widen_what_a_run_may_do(workspace: Workspace, model: ModelServer) -> None:
+def test_an_mcp_client_cannot_extend_the_permissions_of_a_run(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
     wishes = [{"profile": "permissive"}, {"model": "other/model"}, {"workspace": "/"}, {"agent": "../../other"}]
 
@@ -138,7 +136,7 @@ def test_an_mcp_client_cannot_widen_what_a_run_may_do(workspace: Workspace, mode
         {"type": "resource", "resource": {"uri": "file://[/a", "text": "\udfff"}},
     ],
 )
-def test_a_prompt_that_cannot_be_encoded_does_not_end_the_sessions_of_the_editor(
+def test_an_unencodable_prompt_does_not_end_the_sessions_of_the_editor(
     block: dict[str, object], workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Still here."))
@@ -152,9 +150,7 @@ def test_a_prompt_that_cannot_be_encoded_does_not_end_the_sessions_of_the_editor
     assert "sessions" in listed
 
 
-def test_a_dialog_that_was_cancelled_approves_nothing_whatever_else_it_says(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_canceled_dialog_approves_nothing_despite_its_other_fields(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="new"), says("Done."))
     cancelled = {"outcome": {"outcome": "cancelled", "optionId": "allow"}}
 
@@ -173,7 +169,7 @@ def test_a_dialog_that_was_cancelled_approves_nothing_whatever_else_it_says(
         (f"TOKEN=ghp_{'0aA' * 12};touch a", "TOKEN=***REDACTED***;touch a"),
     ],
 )
-def test_a_dialog_of_the_editor_hides_nothing_that_would_run(
+def test_an_editor_dialog_shows_everything_that_would_run(
     workspace: Workspace, model: ModelServer, command: str, shown: str
 ) -> None:
     model.follow(calls("Bash", command=command), says("Done."))

@@ -47,7 +47,7 @@ def address(home: Path, tmp_path: Path) -> Iterator[str]:
             server.wait(100)
 
 
-def test_the_conformance_suite_passes_but_for_what_its_baseline_names(address: str, tmp_path: Path) -> None:
+def test_the_conformance_suite_passes_except_for_its_baseline(address: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     baseline = HERE / "conformance-baseline.yml"
 
@@ -69,7 +69,7 @@ def _read_checks(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("tool", UNTIMED)
-def test_a_call_streams_no_request_and_no_log_message(tool: str, address: str, tmp_path: Path) -> None:
+def test_a_call_sends_no_request_and_no_log_message(tool: str, address: str, tmp_path: Path) -> None:
     write_untimed_tasks(Workspace(tmp_path / "work"))
     params: dict[str, Any] = {"name": tool, "arguments": {}}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": build_params(params, {"elicitation": {}})}
@@ -116,7 +116,7 @@ def test_a_client_scenario_of_skills_passes(scenario: str, home: Path, tmp_path:
     assert [check["status"] for check in checks] == ["SUCCESS"], done.stdout[-3000:] + done.stderr[-2000:]
 
 
-def test_the_inspector_finds_no_fault_with_tools_and_skills(home: Path, tmp_path: Path) -> None:
+def test_the_inspector_accepts_tools_and_skills(home: Path, tmp_path: Path) -> None:
     with conforming_workspace(tmp_path / "work"):
         options = ["--cli", "--protocol-era", "modern", "--connect-timeout", "90000", "--cwd", str(tmp_path / "work")]
         start = [*find_program(INSPECTOR), *options]

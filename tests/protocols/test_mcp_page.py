@@ -10,7 +10,7 @@ from run_workspace import Workspace
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mcp-clients.md"
 
 
-def test_the_session_of_the_page_is_what_happens(home: Path, tmp_path: Path) -> None:
+def test_the_session_matches_the_page(home: Path, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "work")
     assert workspace.agent("init", "--provider", "offline") == 0
     lines = PAGE.read_text(encoding="utf-8").splitlines()

@@ -48,7 +48,7 @@ async def run_agent(workspace: Workspace, *args: str) -> int:
     return await anyio.to_thread.run_sync(workspace.agent, *args)
 
 
-async def test_tasks_are_tools_with_their_inputs_and_run_is_one(workspace: Workspace) -> None:
+async def test_tasks_and_run_are_tools_with_their_inputs(workspace: Workspace) -> None:
     write_task(workspace, extra="output_schema:\n  type: object\n  required: [text]\n")
 
     async with opened_peer(workspace.folder) as peer:
@@ -63,7 +63,7 @@ async def test_tasks_are_tools_with_their_inputs_and_run_is_one(workspace: Works
 
 
 @pytest.mark.parametrize("is_modern", [True, False])
-async def test_a_call_of_a_task_is_a_run_with_its_inputs(
+async def test_a_task_call_starts_a_run_with_its_inputs(
     workspace: Workspace, model: ModelServer, is_modern: bool
 ) -> None:
     write_task(workspace)
@@ -81,7 +81,7 @@ async def test_a_call_of_a_task_is_a_run_with_its_inputs(
     assert len(workspace.run_ids()) == 1
 
 
-async def test_a_result_that_is_held_to_a_schema_is_structured(workspace: Workspace, model: ModelServer) -> None:
+async def test_a_result_with_a_schema_is_structured(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says('{"greeting": "hello"}'))
     schema = {"type": "object", "properties": {"greeting": {"type": "string"}}, "required": ["greeting"]}
 
@@ -91,7 +91,7 @@ async def test_a_result_that_is_held_to_a_schema_is_structured(workspace: Worksp
     assert result["structuredContent"] == {"greeting": "hello"}
 
 
-async def test_a_client_that_knows_tasks_gets_one_that_is_in_the_store_and_polls_it(
+async def test_a_client_with_task_support_gets_a_stored_task_and_polls_it(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Done at last."))
@@ -111,7 +111,7 @@ async def test_a_client_that_knows_tasks_gets_one_that_is_in_the_store_and_polls
     assert get_text(last["result"]) == "Done at last."
 
 
-async def test_tasks_of_others_and_made_up_ones_are_unknown(workspace: Workspace, model: ModelServer) -> None:
+async def test_foreign_and_invented_tasks_are_unknown(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Mine."))
     await anyio.run_process([AGENT, "run", "my own business", "--quiet"], cwd=workspace.folder)
     (run_id,) = workspace.run_ids()
@@ -126,7 +126,7 @@ async def test_tasks_of_others_and_made_up_ones_are_unknown(workspace: Workspace
     assert {answer["error"]["code"] for answer in answers} == {-32602}
 
 
-async def test_a_question_travels_as_a_form_and_its_answer_continues_with_the_run(
+async def test_a_question_is_sent_as_a_form_and_its_answer_continues_the_run(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?", fields={"colour": "text"}), says("Blue it is."))
@@ -151,7 +151,7 @@ async def test_a_question_travels_as_a_form_and_its_answer_continues_with_the_ru
     assert get_text(done["result"]) == "Blue it is."
 
 
-async def test_a_question_is_asked_over_an_open_connection_of_the_handshake_era(
+async def test_a_question_is_asked_over_a_connection_of_the_older_protocol(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?", fields={"colour": "text"}), says("Red it is."))
@@ -164,7 +164,7 @@ async def test_a_question_is_asked_over_an_open_connection_of_the_handshake_era(
     assert get_text(result) == "Red it is."
 
 
-async def test_a_question_is_asked_in_the_result_where_there_are_no_tasks_and_no_sessions(
+async def test_a_question_is_in_the_result_without_task_or_session_support(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?", fields={"colour": "text"}), says("Green it is."))
@@ -186,7 +186,7 @@ async def test_a_question_is_asked_in_the_result_where_there_are_no_tasks_and_no
 
 
 @pytest.mark.parametrize("answer", [{"action": "accept", "content": {"approve": True}}, {"action": "accept"}])
-async def test_no_answer_of_a_client_approves_a_call(
+async def test_a_client_answer_cannot_approve_a_call(
     workspace: Workspace, model: ModelServer, answer: dict[str, Any]
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
@@ -212,7 +212,7 @@ async def test_no_answer_of_a_client_approves_a_call(
     assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "x"
 
 
-async def test_a_call_without_tasks_that_waits_for_a_user_reports_it_and_is_taken_up_later(
+async def test_a_call_without_tasks_reports_a_pause_and_is_resumed_later(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
@@ -257,7 +257,7 @@ async def test_a_canceled_task_stays_canceled(workspace: Workspace, model: Model
     assert canceled["status"] == "cancelled"
 
 
-async def test_a_model_that_does_not_answer_is_an_error_of_the_host(workspace: Workspace, model: ModelServer) -> None:
+async def test_an_unreachable_model_is_a_host_error(workspace: Workspace, model: ModelServer) -> None:
     model.follow(fails(401))
 
     async with opened_peer(workspace.folder, capabilities=TASKS) as peer:
@@ -292,7 +292,7 @@ def test_a_task_survives_the_process_that_created_it(workspace: Workspace, model
     assert len(workspace.run_ids()) == 1
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(workspace: Workspace, model: ModelServer) -> None:
+def test_only_protocol_messages_are_on_standard_output(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("script_run", skill="greeter", script="greet.py"), says("Greeted."))
     with ProcessPeer(workspace.folder) as peer:
         discovered = peer.request("server/discover")
@@ -372,7 +372,7 @@ async def test_agents_are_prompts(workspace: Workspace) -> None:
     assert prompt["messages"][0]["content"]["text"] == "You write verse.\n\nOn rain"
 
 
-async def test_a_hostile_client_gets_errors_and_the_next_request_an_answer(
+async def test_a_hostile_client_gets_errors_and_the_next_request_is_answered(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Still here."))
@@ -403,7 +403,7 @@ async def test_a_hostile_client_gets_errors_and_the_next_request_an_answer(
     assert get_text(last) == "Still here."
 
 
-async def test_another_workspace_cannot_be_reached_with_the_task_of_one(
+async def test_a_task_of_one_workspace_does_not_give_access_to_another(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     model.follow(says("Here."))

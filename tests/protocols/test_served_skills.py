@@ -38,7 +38,7 @@ def test_a_served_skill_is_installed_pinned_and_updated_like_any_other(
 
 
 @pytest.mark.parametrize("lie", ["digest", "size", "frontmatter", "outside", "twice", "many", "dynamic"])
-def test_a_skill_that_is_not_what_its_manifest_says_is_refused(
+def test_a_skill_that_differs_from_its_manifest_is_rejected(
     workspace: Workspace, home: Path, lie: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name_server(workspace, str(SERVER), lie)
@@ -62,7 +62,7 @@ def test_a_skill_that_is_not_what_its_manifest_says_is_refused(
         "-rf",
     ],
 )
-def test_served_file_with_a_name_that_no_package_may_have_is_refused(
+def test_served_file_with_an_invalid_name_is_rejected(
     workspace: Workspace, home: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name_server(workspace, str(SERVER), f"file:{name}")
@@ -73,7 +73,7 @@ def test_served_file_with_a_name_that_no_package_may_have_is_refused(
     assert f"File name {unquote(name)!r} is refused" in capsys.readouterr().err
 
 
-def test_served_name_that_is_both_a_file_and_a_folder_is_refused(
+def test_served_name_that_is_both_file_and_folder_is_rejected(
     workspace: Workspace, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name_server(workspace, str(SERVER), "file:references")
@@ -83,7 +83,7 @@ def test_served_name_that_is_both_a_file_and_a_folder_is_refused(
     assert "'references' is both a file and a folder" in capsys.readouterr().err
 
 
-def test_a_server_that_was_not_accepted_is_not_asked(
+def test_an_unaccepted_server_gets_no_request(
     workspace: Workspace, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     marker = workspace.folder / "started"
@@ -98,7 +98,7 @@ def test_a_server_that_was_not_accepted_is_not_asked(
     assert "not accepted" in capsys.readouterr().err
 
 
-def test_what_one_workspace_serves_another_one_installs(workspace: Workspace, home: Path, tmp_path: Path) -> None:
+def test_a_workspace_can_install_skills_served_by_another(workspace: Workspace, home: Path, tmp_path: Path) -> None:
     library = Workspace(tmp_path / "library")
     library.folder.mkdir()
     library.configure(model={"provider": "offline"})

@@ -24,7 +24,7 @@ def test_unknown_model_has_no_price_and_no_window() -> None:
     assert cost_usd(Usage(input_tokens=5), ModelFacts()) is None
 
 
-def test_every_shipped_price_says_when_it_was_true() -> None:
+def test_every_shipped_price_has_a_date() -> None:
     book = load_facts()
     priced = [facts for models in book.entries.values() for facts in models.values() if facts.prices is not None]
 
@@ -32,21 +32,21 @@ def test_every_shipped_price_says_when_it_was_true() -> None:
     assert {facts.prices.as_of.year for facts in priced if facts.prices is not None} == {2026}
 
 
-def test_cached_tokens_cost_what_cached_tokens_cost() -> None:
+def test_cached_tokens_have_their_own_price() -> None:
     facts = load_facts().get("anthropic", "claude-haiku-4-5-20251001")
     usage = Usage(input_tokens=1_000_000, cache_read_tokens=600_000, cache_write_tokens=100_000, output_tokens=10_000)
 
     assert cost_usd(usage, facts) == pytest.approx(0.3 * 1 + 0.6 * 0.1 + 0.1 * 1.25 + 0.01 * 5)
 
 
-def test_long_prompt_has_other_prices_from_its_first_token() -> None:
+def test_long_prompt_price_applies_from_the_first_token() -> None:
     facts = load_facts().get("gemini", "gemini-2.5-pro")
 
     assert cost_usd(Usage(input_tokens=200_000), facts) == pytest.approx(0.2 * 1.25)
     assert cost_usd(Usage(input_tokens=200_001), facts) == pytest.approx(0.200001 * 2.5)
 
 
-def test_file_of_ones_own_goes_over_the_shipped_facts(tmp_path: Path) -> None:
+def test_custom_facts_file_overrides_the_shipped_facts(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "openai:\n"
@@ -75,7 +75,7 @@ def test_file_of_ones_own_goes_over_the_shipped_facts(tmp_path: Path) -> None:
         "openai: {",
     ],
 )
-def test_facts_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_facts_are_rejected(tmp_path: Path, text: str) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(text, encoding="utf-8")
 
@@ -85,6 +85,6 @@ def test_facts_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     assert str(file) in caught.value.message
 
 
-def test_absent_file_of_facts_is_an_error(tmp_path: Path) -> None:
+def test_missing_facts_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         load_facts(tmp_path / "absent.yaml")

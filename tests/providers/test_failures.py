@@ -32,7 +32,7 @@ def cases() -> list[tuple[Vendor, Case]]:
 @pytest.mark.parametrize(
     ("vendor", "case"), cases(), ids=[f"{vendor.folder}-{case[0]}-{case[3]}" for vendor, case in cases()]
 )
-async def test_error_status_is_the_failure_it_means(server: WireServer, vendor: Vendor, case: Case) -> None:
+async def test_error_status_maps_to_its_failure(server: WireServer, vendor: Vendor, case: Case) -> None:
     status, body, headers, reason = case
     server.will_answer(whole(body, status=status, headers=headers))
 
@@ -50,7 +50,7 @@ async def test_error_status_is_the_failure_it_means(server: WireServer, vendor: 
 @pytest.mark.parametrize(
     ("folder", "seconds"), [("anthropic", 3.0), ("gemini", 17.0), ("openai_chat", 1.5), ("openai_responses", 1.5)]
 )
-async def test_patience_that_the_server_asks_for_is_read(server: WireServer, folder: str, seconds: float) -> None:
+async def test_retry_delay_of_the_server_is_read(server: WireServer, folder: str, seconds: float) -> None:
     vendor = next(each for each in VENDORS if each.folder == folder)
     case = next(case for each, case in cases() if each is vendor and case[3] == "rate_limited")
     server.will_answer(whole(case[1], status=429, headers=case[2]))
@@ -89,7 +89,7 @@ async def test_error_page_is_shown_on_one_line_and_without_the_key(server: WireS
         (429, {"x-should-retry": "false", "retry-after": "1"}, "rate_limited"),
     ],
 )
-async def test_conflict_and_a_server_that_forbids_it_are_not_tried_again(
+async def test_conflicts_and_forbidden_retries_are_not_retried(
     server: WireServer, vendor: Vendor, status: int, headers: dict[str, str], reason: str
 ) -> None:
     server.will_answer(whole({"error": {"message": "not again"}}, status=status, headers=headers))
@@ -111,7 +111,7 @@ def http_errors() -> list[type[httpx2.HTTPError]]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", http_errors(), ids=lambda kind: kind.__name__)
-async def test_no_error_of_the_http_library_gets_out(kind: type[httpx2.HTTPError]) -> None:
+async def test_no_error_of_the_http_library_escapes(kind: type[httpx2.HTTPError]) -> None:
     response = httpx2.Response(500, request=httpx2.Request("POST", "http://here"))
     error = kind("x", request=response.request, response=response) if kind is httpx2.HTTPStatusError else kind("x")
 
@@ -151,7 +151,7 @@ def test_retry_after_is_seconds_milliseconds_or_a_date(headers: dict[str, str], 
         (422, "Unsupported parameter: 'tools' is not supported with this model."),
     ],
 )
-def test_server_without_tools_is_told_from_a_wrong_request(status: int, message: str) -> None:
+def test_missing_tool_support_is_distinguished_from_an_invalid_request(status: int, message: str) -> None:
     server = Server("openai", "k")
 
     failure = failure_of_status(server, status, {"error": {"message": message}}, headers={})
@@ -162,7 +162,7 @@ def test_server_without_tools_is_told_from_a_wrong_request(status: int, message:
 @pytest.mark.parametrize(
     "message", ["Invalid schema for function 'Read': 'tools[0]' is wrong", "messages with role 'tool' must follow"]
 )
-def test_wrong_request_about_tools_does_not_look_like_a_server_without_them(message: str) -> None:
+def test_invalid_tool_request_is_not_mistaken_for_missing_tool_support(message: str) -> None:
     failure = failure_of_status(Server("openai", "k"), 400, {"error": {"message": message}}, headers={})
 
     assert type(failure) is BadRequest

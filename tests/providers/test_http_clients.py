@@ -10,7 +10,7 @@ from wire_server import Answer, WireServer
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.folder)
-async def test_a_reply_that_the_server_compressed_unasked_is_read(server: WireServer, vendor: Vendor) -> None:
+async def test_an_unrequested_compressed_reply_is_decoded(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
     async with vendor.opened(server.url) as provider:
         plain = await provider.reply(ask())
@@ -22,7 +22,7 @@ async def test_a_reply_that_the_server_compressed_unasked_is_read(server: WireSe
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.folder)
-async def test_a_request_names_its_host_and_its_length(server: WireServer, vendor: Vendor) -> None:
+async def test_a_request_has_host_and_content_length_headers(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
     async with vendor.opened(server.url) as provider:
         await provider.reply(ask("one"))
@@ -34,9 +34,7 @@ async def test_a_request_names_its_host_and_its_length(server: WireServer, vendo
 
 
 @pytest.mark.anyio
-async def test_a_proxy_of_the_environment_is_asked_and_not_the_server(
-    server: WireServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_proxy_from_the_environment_is_used(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", server.url)
     monkeypatch.delenv("NO_PROXY", raising=False)
     vendor = VENDORS[0]

@@ -22,13 +22,13 @@ from metier.providers.model_names import check_fallbacks, parse_model_name, qual
         ("/gemini", ("anthropic", "/gemini")),
     ],
 )
-def test_a_known_provider_in_front_routes(name: str, parts: tuple[str, str]) -> None:
+def test_a_known_provider_prefix_selects_the_provider(name: str, parts: tuple[str, str]) -> None:
     assert parse_model_name(name, provider="anthropic") == parts
 
 
 @pytest.mark.parametrize("name", ["m", "meta-llama/Llama-3", "anthropic/claude-x", "openai/gpt-oss-20b"])
 @pytest.mark.parametrize("provider", ["anthropic", "gemini", "openai", "plugin/echo"])
-def test_a_name_given_with_its_provider_leads_back_to_both(name: str, provider: str) -> None:
+def test_a_name_with_its_provider_survives_a_round_trip(name: str, provider: str) -> None:
     parsed = parse_model_name(qualify_model_name(name, provider=provider), provider="a2a")
 
     assert parsed == (provider, name.removeprefix("anthropic/") if provider == "anthropic" else name)

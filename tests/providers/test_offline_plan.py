@@ -127,7 +127,7 @@ PLANS: list[tuple[str, list[str | None]]] = [
 
 
 @pytest.mark.parametrize(("request_text", "skills"), PLANS)
-def test_a_request_gives_this_plan(planner: Planner, request_text: str, skills: list[str | None]) -> None:
+def test_a_request_produces_the_expected_plan(planner: Planner, request_text: str, skills: list[str | None]) -> None:
     assert names_of(planner, request_text) == skills
     assert planner.plan(request_text) == planner.plan(request_text)
 
@@ -150,7 +150,7 @@ PARTS: list[tuple[str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("request_text", "parts"), PARTS)
-def test_a_request_is_split_at_joints_outside_quotes(request_text: str, parts: list[str]) -> None:
+def test_a_request_is_split_at_connectors_outside_quotes(request_text: str, parts: list[str]) -> None:
     assert split_parts(read_request(request_text)) == parts
 
 
@@ -167,11 +167,11 @@ KEYWORDS: list[tuple[str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("request_text", "keywords"), KEYWORDS)
-def test_keywords_are_quoted_phrases_or_telling_words(request_text: str, keywords: list[str]) -> None:
+def test_keywords_are_quoted_phrases_or_significant_words(request_text: str, keywords: list[str]) -> None:
     assert list_keywords(request_text, without=frozenset({"finder"})) == keywords
 
 
-def test_placeholders_are_filled_once_and_values_look_like_no_option() -> None:
+def test_placeholders_are_filled_once_and_values_cannot_be_options() -> None:
     entrypoint = Entrypoint(
         "go.py", ("{workspace}/x", "--task={task}", "{keywords}", "{previous}", "{artifacts}", "{z}")
     )
@@ -184,7 +184,7 @@ def test_placeholders_are_filled_once_and_values_look_like_no_option() -> None:
     assert build_script_call(skill, "x", VALUES, has_previous=True).args[3] == "earlier.json"
 
 
-def test_arguments_of_a_long_request_stay_within_what_a_script_takes() -> None:
+def test_arguments_of_a_long_request_stay_within_the_script_limit() -> None:
     skill = OfflineSkill(name="go", entrypoint=Entrypoint("go", ("{task}", "{keywords}")), scripts=("go.py",))
     text = " ".join(f"Ünïcödé-{'漢' * 80}{number}" for number in range(500))
 
@@ -194,7 +194,7 @@ def test_arguments_of_a_long_request_stay_within_what_a_script_takes() -> None:
     assert all(call.args)
 
 
-def test_the_reason_says_the_score_and_the_words(planner: Planner) -> None:
+def test_the_reason_contains_the_score_and_the_words(planner: Planner) -> None:
     step = planner.plan("inventory this workspace").steps[0]
     assert step.reason == "score 100 of 100; matched: inventory, workspace"
     assert planner.plan("/hello-extended").steps[0].reason == "named in the request"
@@ -208,7 +208,7 @@ def test_a_skill_without_a_usable_entrypoint_is_a_problem(planner: Planner) -> N
     assert step.problem == "the entrypoint of skill 'lost' names script 'gone', which doesn't exist"
 
 
-def test_a_name_in_a_path_or_another_word_is_not_a_call() -> None:
+def test_a_name_inside_a_path_or_another_word_is_not_a_call() -> None:
     skills = [OfflineSkill(name="notes"), OfflineSkill(name="code-review")]
     for text in (
         "read src/notes please",
@@ -241,7 +241,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize("text", HUGE, ids=lambda text: repr(text[:12]))
-def test_a_request_of_a_megabyte_takes_bounded_time_and_says_that_it_was_truncated(planner: Planner, text: str) -> None:
+def test_a_request_of_a_megabyte_takes_bounded_time_and_reports_truncation(planner: Planner, text: str) -> None:
     started = time.process_time()
     plan = planner.plan(text)
     assert time.process_time() - started < 20
@@ -249,7 +249,7 @@ def test_a_request_of_a_megabyte_takes_bounded_time_and_says_that_it_was_truncat
     assert len(plan.steps) <= 50
 
 
-def test_ranking_is_asked_for_bounded_text_only() -> None:
+def test_ranking_receives_only_bounded_text() -> None:
     asked: list[int] = []
 
     def rank(text: str) -> Sequence[tuple[str, float]]:

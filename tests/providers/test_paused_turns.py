@@ -29,7 +29,7 @@ SEARCHED: list[object] = [
 ]
 
 
-async def test_turn_that_the_server_pauses_is_continued_and_is_one_reply(server: WireServer) -> None:
+async def test_turn_paused_by_the_server_is_continued_as_one_reply(server: WireServer) -> None:
     rest: list[object] = [{"type": "text", "text": "Found."}]
     server.will_answer(whole(message(SEARCHED, "pause_turn")), whole(message(rest, "end_turn", usage=(20, 7))))
 
@@ -44,7 +44,7 @@ async def test_turn_that_the_server_pauses_is_continued_and_is_one_reply(server:
     assert got.usage == Usage(input_tokens=32, output_tokens=12, cache_read_tokens=2)
 
 
-async def test_turn_that_is_paused_for_ever_ends(server: WireServer) -> None:
+async def test_turn_paused_repeatedly_ends(server: WireServer) -> None:
     server.will_answer(whole(message(SEARCHED, "pause_turn")))
 
     async with ANTHROPIC.opened(server.url) as provider:
@@ -54,7 +54,7 @@ async def test_turn_that_is_paused_for_ever_ends(server: WireServer) -> None:
     assert got.stop_reason == "other"
 
 
-async def test_blocks_that_grow_side_by_side_are_kept_apart(server: WireServer) -> None:
+async def test_interleaved_blocks_are_kept_separate(server: WireServer) -> None:
     def start(index: int, block: dict[str, object]) -> object:
         return {"type": "content_block_start", "index": index, "content_block": block}
 
@@ -93,7 +93,7 @@ async def test_blocks_that_grow_side_by_side_are_kept_apart(server: WireServer) 
     assert [each.text for each in seen] == ["Both ", "files."]
 
 
-async def test_calls_that_a_server_streams_without_an_index_are_kept_apart(server: WireServer) -> None:
+async def test_calls_streamed_without_an_index_are_kept_separate(server: WireServer) -> None:
     def chunk(calls: list[dict[str, object]], finish: str | None = None) -> object:
         choice = {"index": 0, "delta": {"tool_calls": calls}, "finish_reason": finish}
         return {"id": "c", "model": "m", "choices": [choice]}

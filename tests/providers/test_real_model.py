@@ -87,7 +87,7 @@ def opened(url: str, api: ApiStyle = "chat") -> Provider:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_reply_has_text_usage_and_a_reason_to_stop(url: str, api: ApiStyle) -> None:
+async def test_reply_has_text_usage_and_a_stop_reason(url: str, api: ApiStyle) -> None:
     provider = opened(url, api)
 
     reply = await provider.reply(ask())
@@ -121,7 +121,7 @@ async def test_reply_that_reaches_its_limit_is_reported(url: str) -> None:
     assert (reply.stop_reason, reply.usage.output_tokens) == ("max_tokens", 4)
 
 
-async def test_schema_holds_even_this_model(url: str) -> None:
+async def test_schema_constrains_even_this_model(url: str) -> None:
     schema = {
         "type": "object",
         "properties": {"skill": {"type": "string", "enum": ["notes", "tax"]}},
@@ -154,7 +154,7 @@ async def test_history_with_calls_and_results_is_accepted(url: str) -> None:
     assert reply.usage.output_tokens > 0
 
 
-async def test_prompt_that_does_not_fit_is_too_long(url: str) -> None:
+async def test_prompt_beyond_the_window_is_too_long(url: str) -> None:
     provider = opened(url)
 
     with pytest.raises(ContextTooLong) as caught:
@@ -164,7 +164,7 @@ async def test_prompt_that_does_not_fit_is_too_long(url: str) -> None:
     assert (caught.value.retryable, caught.value.status) == (False, 400)
 
 
-async def test_request_that_is_wrong_is_refused_for_good(url: str) -> None:
+async def test_invalid_request_fails_permanently(url: str) -> None:
     provider = opened(url)
 
     with pytest.raises(BadRequest):
@@ -172,7 +172,7 @@ async def test_request_that_is_wrong_is_refused_for_good(url: str) -> None:
     await provider.close()
 
 
-async def test_deadline_holds_while_the_model_is_writing(url: str) -> None:
+async def test_deadline_applies_while_the_model_streams(url: str) -> None:
     provider = opened(url)
 
     with pytest.raises(TimedOut):

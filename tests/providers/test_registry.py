@@ -44,7 +44,7 @@ def test_no_sdk_of_a_vendor_is_imported(name: str) -> None:
         ),
     ],
 )
-def test_missing_key_is_found_before_any_call(name: str, hint: str) -> None:
+def test_missing_key_is_detected_before_any_call(name: str, hint: str) -> None:
     blank = {"ANTHROPIC_API_KEY": " ", "GEMINI_API_KEY": ""}
 
     with pytest.raises(MissingKey) as caught:
@@ -54,7 +54,7 @@ def test_missing_key_is_found_before_any_call(name: str, hint: str) -> None:
     assert (caught.value.message, caught.value.hint) == (f"Provider '{name}' has no API key", hint)
 
 
-def test_server_of_your_own_needs_no_key() -> None:
+def test_custom_server_needs_no_key() -> None:
     choice = ProviderChoice(name="openai", base_url="http://127.0.0.1:1/v1")
 
     assert open_provider(choice, load_facts(), environment={}).name == "openai"
@@ -62,7 +62,7 @@ def test_server_of_your_own_needs_no_key() -> None:
     assert open_provider(ProviderChoice(name="openai"), load_facts(), environment=elsewhere).name == "openai"
 
 
-def test_variable_that_the_settings_name_is_the_only_one_looked_at() -> None:
+def test_only_the_variable_named_in_the_settings_is_read() -> None:
     choice = ProviderChoice(name="anthropic", key_variable="TEAM_KEY")
 
     assert open_provider(choice, load_facts(), environment={"TEAM_KEY": "k"}).name == "anthropic"
@@ -70,7 +70,7 @@ def test_variable_that_the_settings_name_is_the_only_one_looked_at() -> None:
         open_provider(choice, load_facts(), environment={"ANTHROPIC_API_KEY": "k"})
 
 
-def test_unknown_provider_is_told_which_there_are() -> None:
+def test_error_for_an_unknown_provider_lists_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         open_provider(ProviderChoice(name="nobody"), load_facts(), environment={})
 
@@ -78,14 +78,14 @@ def test_unknown_provider_is_told_which_there_are() -> None:
 
 
 @pytest.mark.parametrize("base_url", ["http://[bad", "http://host:port/v1", "ftp://host", "localhost:8080", "http://"])
-def test_base_url_that_is_not_an_address_is_refused(base_url: str) -> None:
+def test_invalid_base_url_is_rejected(base_url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_provider(ProviderChoice(name="openai", base_url=base_url), load_facts(), environment={})
 
     assert caught.value.message == f"Base URL {base_url!r} is invalid"
 
 
-def test_settings_say_how_a_provider_is_reached() -> None:
+def test_settings_define_the_connection_to_a_provider() -> None:
     options = ModelOptions.model_validate(
         {
             "provider": "openai",

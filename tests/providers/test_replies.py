@@ -31,7 +31,7 @@ def reply(vendor: Vendor, **fields: object) -> ModelReply:
     return convert({"provider": vendor.provider, "model": "model-1-20261001", **fields}, ModelReply)
 
 
-async def test_text_is_the_same_reply_any_process_that_gave_it(server: WireServer, vendor: Vendor) -> None:
+async def test_text_is_parsed_equally_for_every_vendor(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
 
     async with vendor.opened(server.url) as provider:
@@ -47,7 +47,7 @@ async def test_text_is_the_same_reply_any_process_that_gave_it(server: WireServe
     )
 
 
-async def test_parallel_calls_are_the_same_reply_any_process_that_gave_them(server: WireServer, vendor: Vendor) -> None:
+async def test_parallel_calls_are_parsed_equally_for_every_vendor(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("calls"))
 
     async with vendor.opened(server.url) as provider:
@@ -63,7 +63,7 @@ async def test_parallel_calls_are_the_same_reply_any_process_that_gave_them(serv
     )
 
 
-async def test_streamed_reply_is_the_one_that_would_have_come_at_once(server: WireServer, vendor: Vendor) -> None:
+async def test_streamed_reply_equals_the_unstreamed_one(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.streamed("calls"), vendor.answer("calls"))
     seen: list[Delta] = []
 
@@ -75,7 +75,7 @@ async def test_streamed_reply_is_the_one_that_would_have_come_at_once(server: Wi
     assert seen == [Delta("text", "I look "), Delta("text", "at both.")]
 
 
-async def test_server_that_ignores_the_wish_to_stream_is_read_all_the_same(server: WireServer, vendor: Vendor) -> None:
+async def test_unstreamed_reply_to_a_streaming_request_is_read(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("calls"))
 
     async with vendor.opened(server.url) as provider:
@@ -92,7 +92,7 @@ async def test_server_that_ignores_the_wish_to_stream_is_read_all_the_same(serve
         ("empty", "end", ""),
     ],
 )
-async def test_ends_that_are_no_answer_are_told_apart(
+async def test_stop_reasons_without_an_answer_are_distinguished(
     server: WireServer, vendor: Vendor, *, fixture: str, stop_reason: str, text: str
 ) -> None:
     server.will_answer(vendor.answer(fixture))
@@ -103,9 +103,7 @@ async def test_ends_that_are_no_answer_are_told_apart(
     assert (got.stop_reason, got.parts) == (stop_reason, (TextPart(text=text),) if text else ())
 
 
-async def test_arguments_that_are_not_an_object_are_kept_as_the_text_they_are(
-    server: WireServer, vendor: Vendor
-) -> None:
+async def test_arguments_that_are_not_an_object_are_kept_as_text(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("broken_arguments"))
 
     async with vendor.opened(server.url) as provider:
@@ -114,7 +112,7 @@ async def test_arguments_that_are_not_an_object_are_kept_as_the_text_they_are(
     assert got.parts == (ToolCallPart(id="call_a", name="Read", raw_arguments='{"path": "a'),)
 
 
-async def test_reasoning_is_kept_next_to_the_call_and_counted(server: WireServer, vendor: Vendor) -> None:
+async def test_reasoning_is_kept_with_the_call_and_counted(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("thinking"))
 
     async with vendor.opened(server.url) as provider:
@@ -127,9 +125,7 @@ async def test_reasoning_is_kept_next_to_the_call_and_counted(server: WireServer
 
 
 @pytest.mark.parametrize("ending", ["reset", "close"])
-async def test_stream_that_breaks_gives_a_failure_and_never_a_call(
-    server: WireServer, vendor: Vendor, ending: str
-) -> None:
+async def test_broken_stream_is_a_failure_and_yields_no_call(server: WireServer, vendor: Vendor, ending: str) -> None:
     # Both calls are already complete in themselves when the connection goes.
     cut = -1 if vendor.folder != "anthropic" else -2
     server.will_answer(vendor.streamed("calls", ending="reset" if ending == "reset" else "close", cut_after=cut))
@@ -141,7 +137,7 @@ async def test_stream_that_breaks_gives_a_failure_and_never_a_call(
     assert caught.value.retryable
 
 
-async def test_stream_that_ends_early_but_politely_is_broken(server: WireServer, vendor: Vendor) -> None:
+async def test_stream_closed_cleanly_but_early_is_broken(server: WireServer, vendor: Vendor) -> None:
     events = 7 if vendor.folder == "openai_chat" else -1
     server.will_answer(vendor.streamed("calls", cut_after=events))
 
@@ -152,7 +148,7 @@ async def test_stream_that_ends_early_but_politely_is_broken(server: WireServer,
 
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("ending", ["hang", "drip"])
-async def test_server_that_never_finishes_runs_into_the_deadline(
+async def test_endless_reply_ends_at_the_deadline(
     server: WireServer, vendor: Vendor, *, ending: str, observed: bool
 ) -> None:
     kind = "text/event-stream" if observed else "application/json"
@@ -164,7 +160,7 @@ async def test_server_that_never_finishes_runs_into_the_deadline(
 
 
 @pytest.mark.parametrize("observed", [True, False])
-async def test_flood_is_cut_off(server: WireServer, vendor: Vendor, observed: bool) -> None:
+async def test_oversized_reply_is_cut_off(server: WireServer, vendor: Vendor, observed: bool) -> None:
     kind = "text/event-stream" if observed else "application/json"
     server.will_answer(Answer(content_type=kind, ending="flood"))
 
@@ -194,7 +190,7 @@ async def test_body_that_is_not_a_reply_is_broken(server: WireServer, vendor: Ve
             await provider.reply(ask())
 
 
-async def test_half_a_surrogate_pair_is_replaced_and_can_be_sent_back(server: WireServer, vendor: Vendor) -> None:
+async def test_lone_surrogate_is_replaced_and_can_be_sent_back(server: WireServer, vendor: Vendor) -> None:
     answer = vendor.answer("max_tokens")
     server.will_answer(Answer(body=answer.body.replace(b"The first", rb"\ud83d\ude00 \ud800!")))
 
@@ -213,7 +209,7 @@ async def test_event_that_is_not_json_is_broken(server: WireServer, vendor: Vend
             await provider.reply(ask(), observe=lambda _: None)
 
 
-async def test_error_inside_a_stream_is_the_failure_it_names(server: WireServer, vendor: Vendor) -> None:
+async def test_error_inside_a_stream_becomes_its_failure(server: WireServer, vendor: Vendor) -> None:
     words = {"type": "overloaded_error", "message": "Overloaded"}
     events: dict[str, list[object]] = {
         "anthropic": [{"type": "error", "error": words}],
@@ -240,13 +236,13 @@ async def test_line_separators_inside_text_do_not_break_a_stream(server: WireSer
     assert seen[-1] == Delta("text", text)
 
 
-async def test_no_one_listening_is_a_lost_connection(server: WireServer, vendor: Vendor) -> None:
+async def test_unreachable_server_is_a_lost_connection(server: WireServer, vendor: Vendor) -> None:
     async with vendor.opened("http://127.0.0.1:9") as provider:
         with pytest.raises(ConnectionLost):
             await provider.reply(ask())
 
 
-async def test_sdk_does_not_retry_on_its_own(server: WireServer, vendor: Vendor) -> None:
+async def test_sdk_does_not_retry(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(whole({"error": {"message": "oops"}}, status=500))
 
     async with vendor.opened(server.url) as provider:

@@ -130,7 +130,7 @@ CASES: dict[str, ModelRequest] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_request_body_is_the_one_in_the_snapshot(server: WireServer, vendor: Vendor, case: str) -> None:
+async def test_request_body_matches_the_snapshot(server: WireServer, vendor: Vendor, case: str) -> None:
     server.will_answer(vendor.answer("text"))
 
     async with vendor.opened(server.url) as provider:
@@ -139,7 +139,7 @@ async def test_request_body_is_the_one_in_the_snapshot(server: WireServer, vendo
     check_snapshot(vendor, case, server.received[0].body)
 
 
-async def test_streamed_request_body_is_the_one_in_the_snapshot(server: WireServer, vendor: Vendor) -> None:
+async def test_streamed_request_body_matches_the_snapshot(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.streamed("calls"))
 
     async with vendor.opened(server.url) as provider:
@@ -148,7 +148,7 @@ async def test_streamed_request_body_is_the_one_in_the_snapshot(server: WireServ
     check_snapshot(vendor, "streamed", server.received[0].body)
 
 
-async def test_thinking_goes_back_as_it_came(server: WireServer, vendor: Vendor) -> None:
+async def test_thinking_is_returned_unchanged(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("thinking"))
 
     async with vendor.opened(server.url) as provider:
@@ -161,7 +161,7 @@ async def test_thinking_goes_back_as_it_came(server: WireServer, vendor: Vendor)
     check_snapshot(vendor, "thinking", server.received[1].body)
 
 
-async def test_tokens_are_counted_by_the_vendor_where_it_can(server: WireServer, vendor: Vendor) -> None:
+async def test_tokens_are_counted_by_the_vendor_if_it_supports_counting(server: WireServer, vendor: Vendor) -> None:
     answers = {"anthropic": {"input_tokens": 42}, "gemini": {"totalTokens": 42}, "openai": {"input_tokens": 42}}
     server.will_answer(whole(answers[vendor.provider]))
 
@@ -175,7 +175,7 @@ async def test_tokens_are_counted_by_the_vendor_where_it_can(server: WireServer,
         check_snapshot(vendor, "count", server.received[0].body)
 
 
-async def test_address_and_key_are_where_the_vendor_wants_them(server: WireServer, vendor: Vendor) -> None:
+async def test_base_url_and_key_are_where_the_vendor_expects_them(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
 
     async with vendor.opened(server.url + "/gateway") as provider:
@@ -192,7 +192,7 @@ async def test_address_and_key_are_where_the_vendor_wants_them(server: WireServe
     assert server.received[0].headers[header[0]] == header[1]
 
 
-async def test_growing_history_is_sent_as_if_it_had_been_built_again(server: WireServer, vendor: Vendor) -> None:
+async def test_growing_history_is_sent_like_a_rebuilt_one(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
     messages: list[Message] = [user("Start")]
     async with vendor.opened(server.url) as kept:
@@ -226,7 +226,7 @@ def load(file: Path) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(file.read_text(encoding="utf-8")))
 
 
-async def test_older_gemini_models_get_no_schema_next_to_tools(server: WireServer, vendor: Vendor) -> None:
+async def test_older_gemini_models_get_no_schema_with_tools(server: WireServer, vendor: Vendor) -> None:
     if vendor.provider != "gemini":
         return
     server.will_answer(vendor.answer("text"))

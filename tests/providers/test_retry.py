@@ -84,7 +84,7 @@ class Stage:
     ],
     ids=lambda failure: failure.reason,
 )
-async def test_what_may_pass_is_tried_again(failure: CallFailed) -> None:
+async def test_transient_failures_are_retried(failure: CallFailed) -> None:
     stage, provider = Stage(), ScriptedProvider(fails(failure), says("Hi"), name="anthropic")
 
     reply = await stage.ask(provider)
@@ -101,7 +101,7 @@ async def test_what_may_pass_is_tried_again(failure: CallFailed) -> None:
     [BadRequest("x"), ContextTooLong("x"), AuthFailed("x"), NotFound("x"), QuotaExhausted("x")],
     ids=lambda failure: failure.reason,
 )
-async def test_what_cannot_pass_is_not_tried_again(failure: CallFailed) -> None:
+async def test_permanent_failures_are_not_retried(failure: CallFailed) -> None:
     stage, provider = Stage(), ScriptedProvider(fails(failure), says("never"))
 
     with pytest.raises(type(failure)):
@@ -111,7 +111,7 @@ async def test_what_cannot_pass_is_not_tried_again(failure: CallFailed) -> None:
     assert stage.names() == ["llm_request_sent", "llm_request_failed"]
 
 
-async def test_events_carry_what_is_known_of_the_request() -> None:
+async def test_events_contain_the_known_facts_of_the_request() -> None:
     stage = Stage()
     provider = ScriptedProvider(fails(RateLimited("slow down", retry_after_seconds=3)), says("Hi"), name="anthropic")
 
@@ -130,7 +130,7 @@ async def test_events_carry_what_is_known_of_the_request() -> None:
     assert received.meta.cost_usd == pytest.approx((100 * 1 + 10 * 5) / 1_000_000)
 
 
-async def test_retries_end_after_the_given_number() -> None:
+async def test_retries_stop_at_the_configured_number() -> None:
     stage = Stage(policy=RetryPolicy(max_retries=2))
     provider = ScriptedProvider(*[fails(ServerFailed("oops"))] * 3, says("never"))
 
@@ -143,7 +143,7 @@ async def test_retries_end_after_the_given_number() -> None:
     assert (last.reason, last.message, last.retryable, last.meta.attempt) == ("server_error", "oops", True, 3)
 
 
-async def test_no_retries_are_possible_too() -> None:
+async def test_retries_can_be_disabled() -> None:
     stage = Stage(policy=RetryPolicy(max_retries=0))
 
     with pytest.raises(ServerFailed):
@@ -152,7 +152,7 @@ async def test_no_retries_are_possible_too() -> None:
     assert stage.slept == []
 
 
-async def test_server_that_asks_for_too_much_patience_gets_none() -> None:
+async def test_retry_delay_beyond_the_limit_is_not_waited_for() -> None:
     stage = Stage()
 
     with pytest.raises(RateLimited):
@@ -161,7 +161,7 @@ async def test_server_that_asks_for_too_much_patience_gets_none() -> None:
     assert stage.slept == []
 
 
-async def test_partial_text_of_a_lost_attempt_is_declared_void() -> None:
+async def test_partial_text_of_a_failed_attempt_is_discarded() -> None:
     stage = Stage()
 
     await stage.ask(ScriptedProvider(fails(ConnectionLost("gone"), shown="Hel"), says("Hello")))
@@ -169,7 +169,7 @@ async def test_partial_text_of_a_lost_attempt_is_declared_void() -> None:
     assert stage.shown == [Delta("text", "Hel"), Delta("restart"), Delta("text", "Hello")]
 
 
-async def test_next_model_answers_when_the_first_cannot() -> None:
+async def test_fallback_model_answers_if_the_first_fails() -> None:
     stage = Stage(policy=RetryPolicy(max_retries=1))
     first = ScriptedProvider(*[fails(Overloaded("full"))] * 2, name="anthropic")
     second = ScriptedProvider(says("Here"), name="gemini")
@@ -182,7 +182,7 @@ async def test_next_model_answers_when_the_first_cannot() -> None:
 
 
 @pytest.mark.parametrize("failure", [AuthFailed("x"), BadRequest("x")], ids=lambda failure: failure.reason)
-async def test_wrong_key_and_wrong_request_do_not_fall_back(failure: CallFailed) -> None:
+async def test_invalid_key_and_invalid_request_do_not_fall_back(failure: CallFailed) -> None:
     second = ScriptedProvider(says("never"))
 
     with pytest.raises(type(failure)):
@@ -192,7 +192,7 @@ async def test_wrong_key_and_wrong_request_do_not_fall_back(failure: CallFailed)
 
 
 @pytest.mark.parametrize("failure", [ContextTooLong("x"), QuotaExhausted("x"), NotFound("x")], ids=lambda f: f.reason)
-async def test_another_model_may_have_what_the_first_lacks(failure: CallFailed) -> None:
+async def test_fallback_model_may_support_a_missing_feature(failure: CallFailed) -> None:
     second = ScriptedProvider(says("Here"))
 
     reply = await Stage().ask(ScriptedProvider(fails(failure)), Candidate(second, "m"))
@@ -204,5 +204,5 @@ async def test_another_model_may_have_what_the_first_lacks(failure: CallFailed) 
     ("attempt", "draw", "seconds"),
     [(1, 0.0, 0), (1, 0.5, 0.5), (2, 1.0, 2), (3, 1.0, 4), (4, 1.0, 8), (5, 1.0, 8), (5000, 0.25, 2)],
 )
-async def test_back_off_doubles_with_full_jitter_up_to_its_bound(attempt: int, draw: float, seconds: float) -> None:
+async def test_backoff_doubles_with_full_jitter_up_to_its_maximum(attempt: int, draw: float, seconds: float) -> None:
     assert back_off(RetryPolicy(), attempt, lambda: draw) == seconds

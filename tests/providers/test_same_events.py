@@ -82,7 +82,7 @@ def story(record: EventRecord) -> tuple[str, dict[str, JsonValue]]:
     return record.event_type, payload
 
 
-async def test_equivalent_replies_of_all_vendors_give_equal_events(server: WireServer, tmp_path: Path) -> None:
+async def test_equivalent_replies_of_all_vendors_produce_equal_events(server: WireServer, tmp_path: Path) -> None:
     stories = [await run(vendor, server, tmp_path / vendor.folder) for vendor in VENDORS]
 
     first = stories[0]
@@ -91,7 +91,7 @@ async def test_equivalent_replies_of_all_vendors_give_equal_events(server: WireS
         assert other == first
 
 
-async def test_one_pack_gives_equal_events_any_process_that_answers(server: WireServer, tmp_path: Path) -> None:
+async def test_a_pack_produces_equal_events_with_every_provider(server: WireServer, tmp_path: Path) -> None:
     stories = [await run(vendor, server, tmp_path / vendor.folder, pack=PACK, agent="checker") for vendor in VENDORS]
 
     first = stories[0]

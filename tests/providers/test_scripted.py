@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 REQUEST = ModelRequest(model="m", messages=(user("Hello"),))
 
 
-async def test_script_is_followed_line_by_line_and_requests_are_kept() -> None:
+async def test_script_is_followed_line_by_line_and_requests_are_recorded() -> None:
     scripted = ScriptedProvider(
         calls(ToolCall("Read", {"path": "a"}), ToolCall("Read", {"path": "b"}, id="mine"), text="Reading"),
         fails(Overloaded("full"), shown="Hm"),
@@ -37,6 +37,6 @@ async def test_script_is_followed_line_by_line_and_requests_are_kept() -> None:
     assert (scripted.requests, scripted.left, await provider.count_tokens(REQUEST)) == ([REQUEST] * 3, 0, 7)
 
 
-async def test_question_after_the_last_line_is_an_error_of_the_test() -> None:
+async def test_request_after_the_last_line_is_a_test_error() -> None:
     with pytest.raises(ScriptExhausted):
         await ScriptedProvider().reply(REQUEST)

@@ -179,7 +179,7 @@ async def run(vendor: Vendor, case: Case, server: WireServer, tool: Search, fold
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 @pytest.mark.parametrize("vendor", VENDORS, ids=[vendor.folder for vendor in VENDORS])
-async def test_the_request_after_a_call_carries_its_result(
+async def test_the_request_after_a_call_contains_its_result(
     vendor: Vendor, case: Case, server: WireServer, tmp_path: Path
 ) -> None:
     tool = Search()
@@ -196,9 +196,7 @@ async def test_the_request_after_a_call_carries_its_result(
     assert len(result.text) < 40_000
 
 
-async def test_vendor_is_held_to_the_schema_of_the_result_from_the_first_turn(
-    server: WireServer, tmp_path: Path
-) -> None:
+async def test_the_result_schema_is_sent_to_the_vendor_from_the_first_turn(server: WireServer, tmp_path: Path) -> None:
     vendor = next(vendor for vendor in VENDORS if vendor.folder == "anthropic")
     schema: dict[str, JsonValue] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     reply: Any = vendor.load("text")

@@ -121,7 +121,9 @@ def test_any_history_is_valid_for_openai_responses(messages: tuple[Message, ...]
 
 @settings(max_examples=examples(200), deadline=None)
 @given(histories(), st.integers(0, 8), histories())
-def test_cache_never_changes_what_is_sent(first: tuple[Message, ...], kept: int, more: tuple[Message, ...]) -> None:
+def test_cache_does_not_change_the_sent_request(
+    first: tuple[Message, ...], kept: int, more: tuple[Message, ...]
+) -> None:
     cache = HistoryCache(pieces=5, histories=2)
     base = (user("Go"), *first, *first)
     for messages in (base, (*base, *more), (*base[:kept], *more), base, more):
@@ -131,7 +133,7 @@ def test_cache_never_changes_what_is_sent(first: tuple[Message, ...], kept: int,
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.lists(st.text(alphabet="ab1_-./:ä ", min_size=1, max_size=80), min_size=1, max_size=6, unique=True))
-def test_names_of_tools_are_safe_unique_and_found_again(tools: list[str]) -> None:
+def test_tool_names_are_safe_unique_and_reversible(tools: list[str]) -> None:
     wires = [wire_name(name) for name in tools]
 
     assert all(re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", wire) for wire in wires)
@@ -149,11 +151,11 @@ def test_names_of_tools_are_safe_unique_and_found_again(tools: list[str]) -> Non
         ("a.b/c-d", "a__b___c-d"),
     ],
 )
-def test_usual_names_stay_readable(name: str, wire: str) -> None:
+def test_common_names_stay_readable(name: str, wire: str) -> None:
     assert wire_name(name) == wire
 
 
-def test_name_that_looks_like_a_mapped_one_is_mapped_itself() -> None:
+def test_name_that_resembles_a_mapped_one_is_mapped_too() -> None:
     mapped = wire_name("a__b")
 
     assert mapped != "a__b"
@@ -161,7 +163,7 @@ def test_name_that_looks_like_a_mapped_one_is_mapped_itself() -> None:
     assert wire_name("a.b") == "a__b"
 
 
-def test_part_of_no_use_leaves_no_trace() -> None:
+def test_unsupported_part_leaves_no_trace() -> None:
     nothing: tuple[Part, ...] = (ThinkingPart(text="x", provider="other"), TextPart(text=" "))
     messages = (user("Go"), Message(role="assistant", parts=nothing), user("Go on"))
 
