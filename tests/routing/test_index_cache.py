@@ -31,7 +31,7 @@ def read_catalog(root: Path) -> Catalog:
     return load_catalog([SkillSource("folder", root)])
 
 
-def test_a_loaded_index_answers_exactly_as_the_built_one(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+def test_a_loaded_index_ranks_exactly_like_the_built_one(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
     built = build_index(twelve)
     save_index(tmp_path, "f1", built)
 
@@ -42,7 +42,7 @@ def test_a_loaded_index_answers_exactly_as_the_built_one(twelve: tuple[RoutableS
         assert loaded.rank(request, 8) == built.rank(request, 8)
 
 
-def test_an_empty_catalog_can_be_kept(tmp_path: Path) -> None:
+def test_an_empty_catalog_can_be_cached(tmp_path: Path) -> None:
     save_index(tmp_path, "f1", build_index([]))
 
     loaded = load_index(tmp_path, "f1")
@@ -52,7 +52,7 @@ def test_an_empty_catalog_can_be_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
-def test_a_damaged_file_is_not_an_index(twelve: tuple[RoutableSkill, ...], tmp_path: Path, damage: str) -> None:
+def test_a_damaged_index_file_is_ignored(twelve: tuple[RoutableSkill, ...], tmp_path: Path, damage: str) -> None:
     save_index(tmp_path, "f1", build_index(twelve))
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_not_an_index(twelve: tuple[RoutableSkill, ...], tmp_p
     assert load_index(tmp_path, "f1") is None
 
 
-def test_an_index_kept_for_another_catalog_is_not_taken(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+def test_an_index_cached_for_another_catalog_is_not_used(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
     save_index(tmp_path, "f1", build_index(twelve))
     (file,) = tmp_path.iterdir()
     file.rename(tmp_path / file.name.replace("f1", "f2"))
@@ -76,7 +76,7 @@ def test_an_index_kept_for_another_catalog_is_not_taken(twelve: tuple[RoutableSk
     assert load_index(tmp_path, "f2") is None
 
 
-def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) -> None:
+def test_a_changed_body_is_detected_and_a_damaged_cache_is_rebuilt(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     write_trades(root, MIN_SKILLS)
     file = write_skill(root, "two", "Second things", body="Knit a scarf.")
@@ -93,7 +93,7 @@ def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) ->
     assert rebuilt.rank("weld", 1) == changed.rank("weld", 1)
 
 
-def test_a_file_that_changes_while_it_is_indexed_is_not_kept_as_what_it_was(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_indexing_is_not_cached_as_its_old_version(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     write_trades(root, MIN_SKILLS)
     file = write_skill(root, "two", "Second things", body="Knit a shawl.")
@@ -106,7 +106,9 @@ def test_a_file_that_changes_while_it_is_indexed_is_not_kept_as_what_it_was(tmp_
     assert not cache.exists()
 
 
-def test_a_reader_next_to_writers_gets_a_whole_index_or_none(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+def test_a_reader_gets_a_complete_index_or_none_during_concurrent_writes(
+    twelve: tuple[RoutableSkill, ...], tmp_path: Path
+) -> None:
     built = build_index(twelve)
     wanted = built.rank("review a pull request", 8)
     with ThreadPoolExecutor(4) as pool:
@@ -120,7 +122,7 @@ def test_a_reader_next_to_writers_gets_a_whole_index_or_none(twelve: tuple[Routa
     assert [file.name for file in tmp_path.iterdir()] == ["routing-f1.index"]
 
 
-def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> None:
+def test_a_missing_cache_folder_only_costs_time(tmp_path: Path) -> None:
     write_trades(tmp_path / "skills", MIN_SKILLS)
     write_skill(tmp_path / "skills", "one", "First things")
     (tmp_path / "file").write_text("in the way")
@@ -130,7 +132,7 @@ def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> N
     assert index.rank("first", 1)[0].skill_name == "one"
 
 
-def test_only_the_newest_indexes_are_kept(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+def test_only_the_newest_indexes_are_cached(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
     for number in range(MAX_FILES + 3):
         save_index(tmp_path, f"f{number}", build_index(twelve[:2]))
 
@@ -168,7 +170,7 @@ def test_the_body_below_good_and_bad_front_matter_is_indexed(tmp_path: Path, hea
     assert (found.skill_name, found.matched[0].fields) == ("one", ("body",))
 
 
-def test_the_text_above_a_rule_that_was_taken_for_the_end_of_the_fields_is_indexed(tmp_path: Path) -> None:
+def test_the_text_above_a_rule_mistaken_for_the_end_of_front_matter_is_indexed(tmp_path: Path) -> None:
     file = write_skill(tmp_path, "one", "First things")
     file.write_text(
         "---\nname: one\ndescription: First things\n\n# Gardens\n\nPlant tulips.\n\n---\n\nMore.\n", encoding="utf-8"

@@ -78,7 +78,7 @@ def weigh(plain: Sequence[Plain], each: Plain, word: str) -> float:
 
 
 @given(texts=SKILLS)
-def test_an_index_holds_what_a_plain_count_of_the_words_gives(texts: list[tuple[str, str, str, str]]) -> None:
+def test_an_index_matches_a_plain_word_count(texts: list[tuple[str, str, str, str]]) -> None:
     skills = [
         RoutableSkill(id=str(number), name=name, description=f"{description} Use when {tag}", tags=(tag, "pdf"), body=b)
         for number, (name, description, tag, b) in enumerate(texts)
@@ -115,7 +115,7 @@ def list_pairs(tables: IndexTables) -> dict[tuple[str, str], list[int]]:
 
 
 @given(text=TEXTS)
-def test_the_tokens_of_a_text_have_the_words_of_the_text(text: str) -> None:
+def test_the_tokens_of_a_text_are_its_words(text: str) -> None:
     in_order = [[word for token in tokens for word in split_words(token)] for tokens in split_into_tokens(text)]
 
     assert [words for words in in_order if words] == list(split_segments(text))

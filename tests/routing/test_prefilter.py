@@ -18,7 +18,7 @@ def skill(name: str, description: str = "", *, tags: tuple[str, ...] = (), body:
 
 
 @pytest.mark.parametrize("noise", ["hello", "what time is it", "thanks, good job!", "yes please go on", "👍"])
-def test_noise_has_no_candidate_so_the_fallback_gives_every_skill(
+def test_noise_has_no_candidates_so_the_fallback_returns_every_skill(
     twelve: tuple[RoutableSkill, ...], index: RoutingIndex, noise: str
 ) -> None:
     found = prefilter(index, noise)
@@ -27,14 +27,14 @@ def test_noise_has_no_candidate_so_the_fallback_gives_every_skill(
     assert sorted(candidate.skill_id for candidate in found.candidates) == sorted(skill.id for skill in twelve)
 
 
-def test_fail_fast_stops_where_nothing_reaches_the_score(index: RoutingIndex) -> None:
+def test_fail_fast_stops_if_no_skill_reaches_the_score(index: RoutingIndex) -> None:
     with pytest.raises(NoSkillMatches, match="None of 12 skills reaches the score 55") as caught:
         prefilter(index, "hello", strategy="fail_fast")
 
     assert "prefilter_min_score" in caught.value.hint
 
 
-def test_fail_fast_does_not_stop_a_request_with_an_answer(index: RoutingIndex) -> None:
+def test_fail_fast_does_not_stop_a_request_with_a_match(index: RoutingIndex) -> None:
     found = prefilter(index, "forecast the rain in this city", strategy="fail_fast")
 
     assert found.candidates[0].skill_name == "weather"
@@ -42,9 +42,7 @@ def test_fail_fast_does_not_stop_a_request_with_an_answer(index: RoutingIndex) -
 
 
 @pytest.mark.parametrize("request_text", ["review the release notes and the query plan", "the tables of the city"])
-def test_the_score_decides_whether_there_are_candidates_and_never_which_of_them_stay(
-    index: RoutingIndex, request_text: str
-) -> None:
+def test_the_minimum_score_applies_to_the_best_candidate_only(index: RoutingIndex, request_text: str) -> None:
     everything = prefilter(index, request_text, min_score=0).candidates
     best = max(candidate.score for candidate in everything)
 
@@ -58,13 +56,13 @@ def test_the_score_decides_whether_there_are_candidates_and_never_which_of_them_
     assert none.candidates[: len(everything)] == everything
 
 
-def test_a_skill_without_a_telling_word_of_the_request_is_not_a_candidate(index: RoutingIndex) -> None:
+def test_a_skill_without_a_significant_word_of_the_request_is_not_a_candidate(index: RoutingIndex) -> None:
     found = prefilter(index, "resize the banner and a picture of it in the city", min_score=0)
 
     assert {candidate.skill_name for candidate in found.candidates} == {"image", "weather"}
 
 
-def test_a_named_skill_passes_the_highest_cut(index: RoutingIndex) -> None:
+def test_a_named_skill_passes_the_highest_threshold(index: RoutingIndex) -> None:
     found = prefilter(index, "/weather", min_score=100, strategy="fail_fast")
 
     assert [candidate.skill_name for candidate in found.candidates] == ["weather"]
@@ -83,7 +81,7 @@ def test_a_small_catalog_has_candidates_like_a_large_one(twelve: tuple[RoutableS
         prefilter(small, "hello", strategy="fail_fast")
 
 
-def test_words_that_every_skill_of_a_small_catalog_has_still_count_as_evidence() -> None:
+def test_words_shared_by_every_skill_of_a_small_catalog_count_as_evidence() -> None:
     index = build_index(skill(f"pdf-{verb}", f"{verb} pages of a pdf file") for verb in "abcdefghijkl")
 
     found = prefilter(index, "pages of my pdf file", strategy="fail_fast")

@@ -32,9 +32,7 @@ def skill(name: str, description: str = "", *, tags: tuple[str, ...] = (), body:
         ("レストラン", "予約"),
     ],
 )
-def test_the_skill_that_does_the_job_comes_first(
-    twelve: tuple[RoutableSkill, ...], request_text: str, expected: str
-) -> None:
+def test_the_matching_skill_ranks_first(twelve: tuple[RoutableSkill, ...], request_text: str, expected: str) -> None:
     assert rank(request_text, twelve, 3)[0].skill_name == expected
 
 
@@ -53,7 +51,7 @@ def test_the_skill_that_does_the_job_comes_first(
         ("pull the tables, then run the code-review", "code-review"),
     ],
 )
-def test_a_skill_called_by_its_name_is_first_with_a_full_score(
+def test_a_skill_called_by_name_ranks_first_with_full_score(
     twelve: tuple[RoutableSkill, ...], request_text: str, expected: str
 ) -> None:
     first = rank(request_text, twelve, 3)[0]
@@ -78,13 +76,11 @@ def test_a_skill_called_by_its_name_is_first_with_a_full_score(
         "our code-review process is slow",
     ],
 )
-def test_a_name_in_running_text_or_in_a_path_is_not_a_call(
-    twelve: tuple[RoutableSkill, ...], request_text: str
-) -> None:
+def test_a_name_within_text_or_a_path_is_not_a_call(twelve: tuple[RoutableSkill, ...], request_text: str) -> None:
     assert not any(candidate.named for candidate in rank(request_text, twelve, 8))
 
 
-def test_ties_go_by_name_then_by_id_whatever_the_order_of_the_catalog() -> None:
+def test_ties_are_broken_by_name_and_id_independent_of_catalog_order() -> None:
     same = [skill(name, "Paint the fence") for name in ("c", "a", "b")]
     twins = [skill("d", "Paint the fence") for _ in range(2)]
     catalog = [*same, *[type(twin)(id=f"d{n}", name="d", description=twin.description) for n, twin in enumerate(twins)]]
@@ -109,7 +105,7 @@ def test_every_skill_can_match_at_once() -> None:
     assert [candidate.skill_name for candidate in ranked] == [f"notes-{number:02}" for number in range(8)]
 
 
-def test_a_catalog_of_at_most_k_comes_back_whole_with_scores(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_a_catalog_of_at_most_k_skills_is_returned_completely_with_scores(twelve: tuple[RoutableSkill, ...]) -> None:
     ranked = rank("forecast for the city", twelve, 12)
 
     assert len(ranked) == 12
@@ -119,7 +115,7 @@ def test_a_catalog_of_at_most_k_comes_back_whole_with_scores(twelve: tuple[Routa
     assert ranked[-1].reason == "no word in common with the request"
 
 
-def test_an_index_that_served_other_requests_ranks_like_a_fresh_one() -> None:
+def test_a_used_index_ranks_like_a_fresh_one() -> None:
     chooser = random.Random(7)
     subjects = [f"{first}{last}" for first in "bdfgklm" for last in ("anor", "elit", "obus", "umen", "irak", "otal")]
     catalog = [
@@ -133,7 +129,7 @@ def test_an_index_that_served_other_requests_ranks_like_a_fresh_one() -> None:
         assert used.rank(text, 8) == build_index(catalog).rank(text, 8)
 
 
-def test_no_skills_and_no_places_give_no_candidates(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_an_empty_catalog_or_zero_results_yield_no_candidates(twelve: tuple[RoutableSkill, ...]) -> None:
     assert rank("anything", [], 8) == []
     assert rank("anything", twelve, 0) == []
 
@@ -147,7 +143,7 @@ def test_no_skills_and_no_places_give_no_candidates(twelve: tuple[RoutableSkill,
         ("договору", "документы", "договоров"),
     ],
 )
-def test_misspelt_words_are_repaired_and_the_reason_is_reported(
+def test_misspelled_words_are_corrected_and_the_reason_says_so(
     twelve: tuple[RoutableSkill, ...], request_text: str, *, expected: str, meant: str
 ) -> None:
     first = rank(request_text, twelve, 3)[0]
@@ -177,7 +173,7 @@ def test_a_description_counts_more_than_a_body(twelve: tuple[RoutableSkill, ...]
     assert [candidate.skill_name for candidate in rank("knit a scarf", catalog, 2)] == ["z-description", "a-body"]
 
 
-def test_stuffing_a_description_with_keywords_does_not_beat_an_honest_one(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_keyword_stuffing_does_not_beat_an_honest_description(twelve: tuple[RoutableSkill, ...]) -> None:
     stuffed = " ".join(["tables pdf invoice review deploy query translate weather image meeting notes release"] * 200)
     catalog = (*twelve, skill("a-stuffed", stuffed, tags=("pdf",) * 50, body=stuffed))
     requests = {
@@ -191,7 +187,7 @@ def test_stuffing_a_description_with_keywords_does_not_beat_an_honest_one(twelve
 
 
 @pytest.mark.parametrize("word", ["skill ", "/weather ", "a-b-", "`x` ", "tpyo", "\u65e5"])
-def test_a_hostile_megabyte_of_one_word_is_bounded(twelve: tuple[RoutableSkill, ...], word: str) -> None:
+def test_a_megabyte_of_one_word_takes_bounded_time(twelve: tuple[RoutableSkill, ...], word: str) -> None:
     index = build_index(twelve)
     text = word * (1_000_000 // len(word))
 
@@ -201,7 +197,7 @@ def test_a_hostile_megabyte_of_one_word_is_bounded(twelve: tuple[RoutableSkill, 
     assert time.process_time() - started < 20
 
 
-def test_of_a_request_of_a_megabyte_the_start_and_the_end_are_read(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_start_and_end_of_a_large_request_are_read(twelve: tuple[RoutableSkill, ...]) -> None:
     index = build_index(twelve)
     pasted = " ".join(f"line{number} of a pasted log" for number in range(60_000))
     assert len(pasted) > 1_000_000
@@ -247,7 +243,7 @@ def test_two_processes_with_different_hash_seeds_give_the_same_ranking(twelve: t
     assert all(json.loads(outputs.pop()))
 
 
-def test_an_identifier_is_not_read_as_a_name_that_looks_like_it() -> None:
+def test_an_identifier_does_not_match_a_similar_name() -> None:
     catalog = [skill("gstack", "Founder mode reviews"), skill("swiftui", "Build layouts with stack views")]
 
     ranked = rank("align the VStack of my screen", catalog, 8)
@@ -256,13 +252,13 @@ def test_an_identifier_is_not_read_as_a_name_that_looks_like_it() -> None:
     assert next(each for each in ranked if each.skill_name == "gstack").matched == ()
 
 
-def test_a_misspelt_word_keeps_its_first_letter() -> None:
+def test_a_misspelled_word_is_corrected_only_with_the_same_first_letter() -> None:
     ranked = rank("pick a better vstack", [skill("gstack", "Founder mode")], 8)
 
     assert ranked[0].matched == ()
 
 
-def test_what_a_skill_is_not_for_brings_no_request_to_it() -> None:
+def test_excluded_uses_in_a_description_do_not_match() -> None:
     catalog = [
         skill("soup", "Cooks soup. Do not use for wedding cakes or bread."),
         skill("bakery", "Bakes bread and pies."),
@@ -274,14 +270,14 @@ def test_what_a_skill_is_not_for_brings_no_request_to_it() -> None:
     assert [each.skill_name for each in ranked if each.matched] == ["party"]
 
 
-def test_the_act_counts_more_than_an_object_as_rare() -> None:
+def test_the_verb_outweighs_an_equally_rare_object() -> None:
     catalog = [skill("a", "About a fence"), skill("b", "How to paint"), skill("c", "Find a train")]
 
     assert rank("Paint this fence", catalog, 1)[0].skill_name == "b"
     assert rank("A fence with paint", catalog, 1)[0].skill_name == "a"
 
 
-def test_the_first_and_the_last_sentence_say_what_is_wanted() -> None:
+def test_the_first_and_last_sentences_have_more_weight() -> None:
     skills = [skill("zithers", "All zithers"), skill("gazebos", "All gazebos"), skill("tents", "All tents")]
     index = build_index([*skills, *(skill(f"other-{number}", f"Other {number}") for number in range(9))])
 

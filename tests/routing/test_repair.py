@@ -23,7 +23,7 @@ misspelt = st.sampled_from(WORDS.split()).flatmap(
 
 
 @given(misspelt)
-def test_no_spelling_that_is_near_enough_is_passed_over(word: str) -> None:
+def test_every_sufficiently_similar_spelling_is_found(word: str) -> None:
     if not 4 <= len(word) <= 40 or word.isdigit():
         return
     found = {meaning.word for meaning in list_meanings(word, INDEX.tables)}

@@ -34,7 +34,7 @@ def skills_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "skills"
 
 
-def test_it_shows_score_name_and_matched_words(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_route_shows_score_name_and_matched_words(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["skills", "route", "extrct the tables", "-k", "1", "--skills-dir", str(skills_dir)])
 
     out = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_json_has_every_candidate_with_its_reason(skills_dir: Path, capsys: pyte
 
 @pytest.mark.parametrize("named", ["home/.agent/skills", "home/.agent/skills/garden", "link"])
 @pytest.mark.parametrize("enabled", ["none", "all-untrusted"])
-def test_a_folder_of_packages_that_is_named_makes_none_of_them_active_for_the_command_or_for_a_run(
+def test_naming_a_package_folder_activates_none_of_its_packages(
     *, skills_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, named: str, enabled: str
 ) -> None:
     home = skills_dir.parent / "home" / ".agent" / "skills"
@@ -111,7 +111,7 @@ def test_a_large_catalog_is_indexed_once_for_the_command_and_for_runs(
     assert find_kept(skills_dir.parent / "cache") == kept
 
 
-def test_another_process_reads_the_kept_index_and_a_damaged_one_is_made_again(skills_dir: Path) -> None:
+def test_another_process_reads_the_cached_index_and_rebuilds_a_damaged_one(skills_dir: Path) -> None:
     write_many(skills_dir, MIN_SKILLS)
     cache = skills_dir.parent / "cache"
     command = [str(Path(sys.executable).parent / "agent"), "skills", "route", "review my pull request", "--json"]
@@ -128,7 +128,7 @@ def test_another_process_reads_the_kept_index_and_a_damaged_one_is_made_again(sk
     assert find_kept(cache) != kept
 
 
-def test_a_small_catalog_leaves_no_file_behind(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_catalog_writes_no_cache_file(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["skills", "route", "/weather", "--skills-dir", str(skills_dir)]) == 0
 
     assert capsys.readouterr().out.startswith(" 100.0  weather")
@@ -154,6 +154,6 @@ def test_a_request_that_matches_nothing_is_reported_on_stderr(
     assert "skills matches this request" in captured.err
 
 
-def test_a_folder_that_does_not_exist_is_wrong_usage(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_a_usage_error(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["skills", "route", "x", "--skills-dir", str(skills_dir / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err

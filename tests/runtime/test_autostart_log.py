@@ -17,7 +17,7 @@ def test_log_that_is_a_link_is_not_written(tmp_path: Path) -> None:
     assert target.read_text() == "dear diary"
 
 
-def test_long_log_starts_again(tmp_path: Path) -> None:
+def test_oversized_log_is_restarted(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_bytes(b"x" * 1_000_000)
 

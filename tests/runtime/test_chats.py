@@ -53,7 +53,7 @@ TURNS = 300 if os.environ.get("METIER_STATE_ALL") else 120
 @pytest.mark.parametrize(
     ("turns", "summarizes"), [(TURNS, True), (100, False)], ids=["by a model", "from its own words"]
 )
-async def test_a_long_chat_stays_in_the_budget_keeps_its_facts_and_costs_the_same_per_turn(
+async def test_a_long_chat_keeps_its_facts_within_a_constant_budget_per_turn(
     *, tmp_path: Path, turns: int, summarizes: bool
 ) -> None:
     model = CountingModel(echo if summarizes else lambda request: "" if is_summary(request) else echo(request))
@@ -79,7 +79,7 @@ async def test_a_long_chat_stays_in_the_budget_keeps_its_facts_and_costs_the_sam
         assert ("pet: Miro" in text_of(answered[-1])) is summarizes
 
 
-async def test_a_summary_that_says_too_much_is_truncated_and_does_not_call_for_the_next(tmp_path: Path) -> None:
+async def test_an_oversized_summary_is_truncated_and_does_not_trigger_the_next(tmp_path: Path) -> None:
     model = CountingModel(lambda request: "blah blah, " * 3000 if is_summary(request) else echo(request))
     async with chatting(build_host(tmp_path, model)) as chat:
         await talk(chat, 1, 35)
@@ -90,7 +90,7 @@ async def test_a_summary_that_says_too_much_is_truncated_and_does_not_call_for_t
     assert max(model.tokens) <= LIMIT
 
 
-async def test_messages_that_are_larger_than_the_window_are_told_shortened_in_later_turns(tmp_path: Path) -> None:
+async def test_messages_larger_than_the_window_are_shortened_in_later_turns(tmp_path: Path) -> None:
     model = CountingModel(lambda request: SUMMARY if is_summary(request) else "long answer " * 2000)
     async with chatting(build_host(tmp_path, model)) as chat:
         await talk(chat, 1, 12)
@@ -99,7 +99,7 @@ async def test_messages_that_are_larger_than_the_window_are_told_shortened_in_la
     assert "characters omitted" in text_of(model.requests[-1])
 
 
-async def test_what_a_turn_was_told_is_on_record_byte_for_byte(tmp_path: Path) -> None:
+async def test_the_context_of_a_turn_is_recorded_byte_for_byte(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send("My name is Ada.")
@@ -116,7 +116,7 @@ async def test_what_a_turn_was_told_is_on_record_byte_for_byte(tmp_path: Path) -
         assert (await show_turn(chat.runtime, state.run_id)).is_exact
 
 
-async def test_a_conversation_continues_in_another_process_with_its_agent_model_and_words(tmp_path: Path) -> None:
+async def test_a_conversation_continues_in_another_process_with_agent_model_and_history(tmp_path: Path) -> None:
     agents = tmp_path / ".agent/agents/keeper"
     agents.mkdir(parents=True)
     (agents / "AGENT.md").write_text("---\nname: Keeper\nmodel: m\nallowed_models: [other]\n---\nBe brief.\n")
@@ -138,7 +138,7 @@ async def test_a_conversation_continues_in_another_process_with_its_agent_model_
     assert "The first thing" in text_of(model.requests[-1])
 
 
-async def test_the_model_that_sums_up_is_held_to_the_models_of_the_agent(tmp_path: Path) -> None:
+async def test_the_summary_model_must_be_allowed_by_the_agent(tmp_path: Path) -> None:
     agents = tmp_path / ".agent/agents/keeper"
     agents.mkdir(parents=True)
     (agents / "AGENT.md").write_text("---\nname: Keeper\nmodel: m\nallowed_models: [cheap]\n---\nBe brief.\n")
@@ -154,7 +154,7 @@ async def test_the_model_that_sums_up_is_held_to_the_models_of_the_agent(tmp_pat
             await talk(c, 26, 60)
 
 
-async def test_undo_undoes_the_last_turn_and_what_was_told_in_it(tmp_path: Path) -> None:
+async def test_undo_reverts_the_last_turn_and_its_facts(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send("Our port is 8080.")
@@ -175,7 +175,7 @@ async def test_undo_undoes_the_last_turn_and_what_was_told_in_it(tmp_path: Path)
             await chat.undo()
 
 
-async def test_turns_that_were_undone_do_not_push_real_ones_out_of_the_log(tmp_path: Path) -> None:
+async def test_undone_turns_do_not_displace_others_from_the_log(tmp_path: Path) -> None:
     model = CountingModel(echo)
     host = build_host(tmp_path, model, model={"provider": "openai", "name": "m"})
     async with chatting(host) as chat:
@@ -190,7 +190,7 @@ async def test_turns_that_were_undone_do_not_push_real_ones_out_of_the_log(tmp_p
     assert "Try 0" not in text_of(summed_up[0])
 
 
-async def test_of_two_concurrent_messages_one_may_be_rejected_before_the_model_is_asked(tmp_path: Path) -> None:
+async def test_one_of_two_concurrent_messages_may_be_rejected_before_a_model_call(tmp_path: Path) -> None:
     model = CountingModel(echo)
     host = build_host(tmp_path, model)
     async with open_runtime(host) as runtime:
@@ -213,7 +213,7 @@ async def test_of_two_concurrent_messages_one_may_be_rejected_before_the_model_i
         assert len((await read_conversation(runtime.store, "shared")).turns) == 1 + len(said)
 
 
-async def test_a_stopped_turn_continues_when_asked_to_and_is_ended_by_the_next_message(tmp_path: Path) -> None:
+async def test_a_stopped_turn_continues_on_request_and_is_ended_by_the_next_message(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         stopper = Stopper(0)
@@ -238,7 +238,7 @@ async def test_a_stopped_turn_continues_when_asked_to_and_is_ended_by_the_next_m
         assert "[Stopped before an answer]" in text_of_all(model.requests[-1].messages)
 
 
-async def test_a_message_that_is_refused_leaves_the_turn_to_any_process_that_drives_it(tmp_path: Path) -> None:
+async def test_a_rejected_message_leaves_the_turn_to_its_driver(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         stopper = Stopper(0)
@@ -260,7 +260,7 @@ def text_of_all(messages: tuple[Message, ...]) -> str:
     return str(messages)
 
 
-async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_journal(tmp_path: Path) -> None:
+async def test_a_finished_turn_missing_from_the_log_is_added_from_its_journal(tmp_path: Path) -> None:
     model = CountingModel(echo)
     host = build_host(tmp_path, model)
     async with open_runtime(host) as runtime:
@@ -271,7 +271,7 @@ async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_jo
     assert "Sort the invoices of May" in text_of(model.requests[-1])
 
 
-async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_and_the_chat_continues(
+async def test_an_old_turn_without_a_journal_is_rejected_and_the_chat_continues(
     tmp_path: Path,
 ) -> None:
     async with chatting(build_host(tmp_path, CountingModel(echo)), ChatRequest(context_id="c")) as chat:
@@ -291,7 +291,7 @@ async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_
         assert len((await read_conversation(chat.runtime.store, "c")).turns) == 2
 
 
-async def test_facts_are_kept_named_replaced_and_forgotten(tmp_path: Path) -> None:
+async def test_facts_can_be_stored_named_replaced_and_deleted(tmp_path: Path) -> None:
     async with chatting(build_host(tmp_path, CountingModel(echo))) as chat:
         await chat.remember("Colour:  blue ")
         await chat.remember("colour: green")
@@ -311,7 +311,7 @@ async def test_facts_are_kept_named_replaced_and_forgotten(tmp_path: Path) -> No
             await chat.remember("y" * 400)
 
 
-async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_reported(tmp_path: Path) -> None:
+async def test_secrets_in_messages_are_masked_in_later_turns(tmp_path: Path) -> None:
     secret = "-".join(["sk", "ant", "api03"]) + "-" + "abCD1234" * 6
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
@@ -321,7 +321,7 @@ async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_reporte
     assert secret not in text_of(model.requests[-1])
 
 
-async def test_conversations_on_postgresql_are_the_same(tmp_path: Path, postgres_url: str) -> None:
+async def test_conversations_on_postgresql_behave_the_same(tmp_path: Path, postgres_url: str) -> None:
     model = CountingModel(echo)
     host: Host = build_host(tmp_path, model, store={"backend": "postgres"})
     host = replace(host, environ={"DATABASE_URL": postgres_url})

@@ -81,7 +81,7 @@ class Talker:
         return None
 
 
-async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Path) -> None:
+async def test_late_turn_of_a_long_run_costs_the_same_as_an_early_one(tmp_path: Path) -> None:
     talker = Talker()
     settings = Settings(
         model=ModelOptions(max_context_tokens=6_000, response_headroom_tokens=1_000),

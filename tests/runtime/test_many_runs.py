@@ -29,7 +29,7 @@ def build_host(folder: Path, provider: ScriptedProvider) -> Host:
     )
 
 
-async def test_a_secret_that_a_server_was_given_between_two_runs_is_hidden_in_the_second(tmp_path: Path) -> None:
+async def test_a_server_secret_added_between_two_runs_is_hidden_in_the_second(tmp_path: Path) -> None:
     words = "the value is correct-horse-battery-staple"
     async with open_runtime(build_host(tmp_path, ScriptedProvider(says(words), says(words)))) as runtime:
         first = await runtime.start(RunRequest(task="Say it"))
@@ -42,7 +42,7 @@ async def test_a_secret_that_a_server_was_given_between_two_runs_is_hidden_in_th
     assert "correct-horse-battery-staple" not in logs[1]
 
 
-async def test_instructions_and_hooks_that_appear_between_two_runs_are_used_by_the_second(tmp_path: Path) -> None:
+async def test_instructions_and_hooks_added_between_two_runs_are_used_by_the_second(tmp_path: Path) -> None:
     provider = ScriptedProvider(says("one"), says("two"))
     async with open_runtime(build_host(tmp_path, provider)) as runtime:
         await runtime.start(RunRequest(task="Say it"))
@@ -59,7 +59,7 @@ async def test_instructions_and_hooks_that_appear_between_two_runs_are_used_by_t
     assert ["pirate" in str(request) for request in provider.requests] == [False, True]
 
 
-async def test_a_process_looks_for_scratch_folders_at_its_first_run_and_not_at_each(
+async def test_a_process_scans_for_scratch_folders_only_at_its_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "tmp"

@@ -19,7 +19,7 @@ def build_host(folder: Path, clients: SharedClients | None) -> Host:
     return Host(settings=Settings(), workspace=folder, home=folder, environ={}, trust=MADE_HERE, clients=clients)
 
 
-async def test_messages_of_one_host_leave_by_one_client_that_is_closed_with_it(tmp_path: Path) -> None:
+async def test_messages_of_one_host_share_a_client_that_is_closed_with_it(tmp_path: Path) -> None:
     shared = SharedClients()
     host = build_host(tmp_path, shared)
 
@@ -35,14 +35,14 @@ async def test_messages_of_one_host_leave_by_one_client_that_is_closed_with_it(t
     assert plain.is_closed
 
 
-async def test_host_without_clients_closes_what_a_message_needed(tmp_path: Path) -> None:
+async def test_host_without_shared_clients_closes_the_client_of_each_message(tmp_path: Path) -> None:
     async with using_clients(build_host(tmp_path, None)) as clients:
         client = clients.open_pinned()
 
     assert client.is_closed
 
 
-async def test_no_connection_to_a_checked_address_is_used_for_a_second_message(tmp_path: Path) -> None:
+async def test_connections_to_checked_addresses_are_not_reused(tmp_path: Path) -> None:
     met: list[str] = []
 
     async def answer(stream: SocketStream) -> None:

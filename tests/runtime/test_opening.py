@@ -10,12 +10,12 @@ from metier.runtime.opened_host import open_host
 from metier.settings.sections import Settings
 
 
-def test_a_host_whose_trust_no_one_looked_at_cannot_be_made(tmp_path: Path) -> None:
+def test_a_host_requires_a_trust_decision(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="trust"):
         Host(settings=Settings(), workspace=tmp_path, home=tmp_path, environ={})  # pyright: ignore[reportCallIssue]
 
 
-def test_a_clone_is_not_trusted_and_the_caller_is_given_the_warning(tmp_path: Path) -> None:
+def test_a_clone_is_not_trusted_and_the_caller_gets_a_warning(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     (folder / ".git").mkdir(parents=True)

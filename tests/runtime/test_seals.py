@@ -18,7 +18,7 @@ CORPUS = Path(__file__).parents[1] / "corpus"
         ("0.1.0-hooks", "f3897f8e4a9a968654b0c79502f25a80332ab6f79837df9b463a1622e621171a"),
     ],
 )
-def test_start_of_an_older_run_has_the_hash_that_0_2_sealed(name: str, recorded: str) -> None:
+def test_start_of_an_older_run_has_its_0_2_hash(name: str, recorded: str) -> None:
     entry = parse_entry((CORPUS / f"{name}.jsonl").read_bytes().splitlines()[0])
 
     assert isinstance(entry, RunStarted)

@@ -70,7 +70,7 @@ async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -
 
 
 @pytest.mark.anyio
-async def test_strict_run_has_no_server_that_was_started_outside_the_sandbox(tmp_path: Path) -> None:
+async def test_strict_run_does_not_use_a_server_started_outside_the_sandbox(tmp_path: Path) -> None:
     accept_clock(tmp_path)
 
     guarded, strict, again = await connect_in_one_sitting(
@@ -82,7 +82,7 @@ async def test_strict_run_has_no_server_that_was_started_outside_the_sandbox(tmp
 
 
 @pytest.mark.anyio
-async def test_runs_that_have_a_server_outside_share_it_whatever_encloses_them(tmp_path: Path) -> None:
+async def test_runs_with_different_sandboxes_share_an_unsandboxed_server(tmp_path: Path) -> None:
     accept_clock(tmp_path)
 
     parent, child = await connect_in_one_sitting(tmp_path, ("permissive", Confinement()), ("guarded", ENCLOSED))
@@ -91,7 +91,7 @@ async def test_runs_that_have_a_server_outside_share_it_whatever_encloses_them(t
 
 
 @pytest.mark.anyio
-async def test_enclosed_child_leaves_the_differently_enclosed_server_of_its_parent_alone(tmp_path: Path) -> None:
+async def test_sandboxed_child_does_not_stop_the_differently_sandboxed_server_of_its_parent(tmp_path: Path) -> None:
     accept_clock(tmp_path)
     open_to_more = Confinement(level="kernel", network=True)
 

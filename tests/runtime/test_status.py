@@ -66,7 +66,7 @@ def test_failed_run_continues_only_after_a_limit_or_a_provider_error() -> None:
     assert failed("denied").failure_text == "No luck (denied)"
 
 
-def test_question_of_a_run_is_parsed_with_its_fields() -> None:
+def test_question_of_a_run_includes_its_fields() -> None:
     asked = InputAsked(request_id="q", step_id="s", question="Which?", fields=["colour", {"name": "size"}])
     pause = RunPaused(pause="input", reason="Which?")
     state = RunState(run_id="r", status="input_required", phase="CALL_LLM", pause=pause, question=asked)
@@ -91,7 +91,7 @@ def test_question_of_a_run_is_parsed_with_its_fields() -> None:
         ({"type": "object", "properties": {"a": {}, "b": {}}}, ("a", "b"), ("a",)),
     ],
 )
-def test_fields_in_every_form_that_models_write_are_named(
+def test_fields_are_recognized_in_every_form_that_models_write(
     fields: JsonValue, names: tuple[str, ...], required: tuple[str, ...]
 ) -> None:
     question = parse_question("q", "Which?", fields)

@@ -148,7 +148,7 @@ async def test_random_work_is_undone_at_a_random_step(
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("kind", ["git", "plain"])
 @pytest.mark.parametrize("call", CALLS)
-async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, call: str, kind: str) -> None:
+async def test_killed_undo_completes_on_the_second_call(tmp_path: Path, call: str, kind: str) -> None:
     agent = Path(sys.executable).parent / "agent"
     environ = {**os.environ, "HOME": str(tmp_path)}
     killed = 0

@@ -30,7 +30,7 @@ def make_host(tmp_path: Path, model: ModelServer, size: tuple[int, int]) -> Plac
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scene", SCENES)
-def test_screen_is_as_it_was_kept(scene: str, size: str, tmp_path: Path, model: ModelServer) -> None:
+def test_screen_matches_its_snapshot(scene: str, size: str, tmp_path: Path, model: ModelServer) -> None:
     kept = HERE / f"{scene}-{size}.txt"
 
     shown = SCENES[scene](make_host(tmp_path, model, SIZES[size])).plain + "\n"
@@ -54,7 +54,7 @@ def test_first_characters_are_shown_before_more_arrives(tmp_path: Path, model: M
     model.released.set()
 
 
-def test_resize_while_a_reply_arrives_leaves_one_copy_of_it(tmp_path: Path, model: ModelServer) -> None:
+def test_resize_during_a_reply_leaves_one_copy_of_it(tmp_path: Path, model: ModelServer) -> None:
     place = make_host(tmp_path, model, (100, 30))
     model.follow(says("The quick brown fox jumps over the lazy dog and goes on and on until the line is full. " * 2))
     model.halting.set()

@@ -65,7 +65,7 @@ async def test_git_in_a_nested_repository_is_asked_about_and_starts_nothing(
     assert not mark.exists()
 
 
-async def test_git_in_a_folder_of_the_workspaces_own_repository_is_allowed(tmp_path: Path) -> None:
+async def test_git_in_a_folder_of_the_workspace_repository_is_allowed(tmp_path: Path) -> None:
     make_repository(tmp_path)
     put(tmp_path, {"src/a": ""} | allow("{startsWith: git status}"))
     drill = Drill(tmp_path, [call("Bash", command="git status --short", cwd="src"), says("done")])
@@ -75,7 +75,7 @@ async def test_git_in_a_folder_of_the_workspaces_own_repository_is_allowed(tmp_p
     assert state.status == "completed"
 
 
-async def test_a_monitor_in_the_workspaces_own_repository_is_not_started_by_a_look(tmp_path: Path) -> None:
+async def test_read_only_git_does_not_start_the_fsmonitor_of_the_workspace_repository(tmp_path: Path) -> None:
     mark = tmp_path / "PWNED"
     make_repository(tmp_path, core__fsmonitor=f"touch {mark}")
     put(tmp_path, allow("{startsWith: git status}"))
@@ -102,7 +102,7 @@ def make_submodule(workspace: Path, ignore: str) -> Path:
 @pytest.mark.parametrize("command", ["git status", "git diff", "git describe --always --dirty", "git --no-pager diff"])
 @pytest.mark.parametrize("ignore", ["ignore = none", "Ignore = untracked", 'ignore = "no"ne'])
 @pytest.mark.parametrize("is_removed", [False, True])
-async def test_a_look_that_gitmodules_leads_into_submodules_is_asked_about(
+async def test_a_read_only_git_command_that_enters_submodules_is_asked_about(
     command: str, ignore: str, is_removed: bool, tmp_path: Path
 ) -> None:
     mark = make_submodule(tmp_path, ignore)
@@ -120,7 +120,7 @@ async def test_a_look_that_gitmodules_leads_into_submodules_is_asked_about(
 @pytest.mark.parametrize(
     ("command", "ignore"), [("git status", "ignore = dirty"), ("git diff", ""), ("git log -p", "ignore = none")]
 )
-async def test_a_look_that_stays_out_of_submodules_is_allowed(command: str, ignore: str, tmp_path: Path) -> None:
+async def test_a_read_only_git_command_outside_submodules_is_allowed(command: str, ignore: str, tmp_path: Path) -> None:
     mark = make_submodule(tmp_path, ignore)
     put(tmp_path, allow("{startsWith: git}"))
     drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
@@ -143,7 +143,7 @@ async def test_a_push_to_a_path_is_asked_about(remote: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("matcher", ["{in: [make test]}", "{equals: make test}", "{startsWith: make test}"])
 @pytest.mark.parametrize("is_cd", [True, False])
-async def test_a_rule_for_a_command_holds_for_the_root_of_the_workspace(
+async def test_a_rule_for_a_command_applies_to_the_root_of_the_workspace(
     matcher: str, is_cd: bool, tmp_path: Path
 ) -> None:
     put(tmp_path, {"sub/Makefile": "test:\n\ttouch PWNED\n"} | allow(matcher, "{startsWith: cd}"))
@@ -159,7 +159,7 @@ async def test_a_rule_for_a_command_holds_for_the_root_of_the_workspace(
     assert not (tmp_path / "sub" / "PWNED").exists()
 
 
-async def test_a_rule_that_names_a_folder_allows_the_command_there_and_says_that_code_runs(tmp_path: Path) -> None:
+async def test_a_rule_for_a_folder_allows_the_command_there_and_warns_that_code_runs(tmp_path: Path) -> None:
     rule = "{tool: Bash, allow: true, when: {command: {equals: make test}, cwd: {equals: sub}}}"
     put(tmp_path, {"sub/Makefile": "test:\n\ttouch DONE\n", ".agent/policy.yaml": f"tool_approvals: [{rule}]\n"})
     drill = Drill(tmp_path, [call("Bash", command="make test", cwd="sub"), says("done")])
@@ -170,7 +170,7 @@ async def test_a_rule_that_names_a_folder_allows_the_command_there_and_says_that
     assert (tmp_path / "sub" / "DONE").exists()
 
 
-async def test_a_folder_that_a_rule_names_is_not_left_by_a_cd(tmp_path: Path) -> None:
+async def test_cd_cannot_leave_the_folder_of_a_rule(tmp_path: Path) -> None:
     rule = "{tool: Bash, allow: true, when: {command: {startsWith: %s}, cwd: {equals: docs}}}"
     rules = ", ".join(rule % program for program in ("cat", "cd"))
     put(tmp_path, {"docs/a": "", "secret": "s", ".agent/policy.yaml": f"tool_approvals: [{rules}]\n"})
@@ -200,7 +200,7 @@ async def test_a_folder_that_a_rule_names_is_not_left_by_a_cd(tmp_path: Path) ->
         "awk --field-separator=: '{print $1}' a.txt",
     ],
 )
-async def test_what_reads_beyond_the_workspace_or_obeys_its_settings_is_asked_about(
+async def test_commands_that_read_outside_or_obey_workspace_settings_are_asked_about(
     command: str, tmp_path: Path
 ) -> None:
     programs = ("git config", "ruff check", "git", "sed", "awk")
@@ -216,7 +216,7 @@ async def test_what_reads_beyond_the_workspace_or_obeys_its_settings_is_asked_ab
     "command",
     ["git config --get user.name", "git config --local --list", "ruff check --no-fix src", "git config --local -l"],
 )
-async def test_forms_that_only_look_are_allowed(command: str, tmp_path: Path) -> None:
+async def test_read_only_command_forms_are_allowed(command: str, tmp_path: Path) -> None:
     put(tmp_path, {"src/a.py": ""} | allow("{startsWith: git config}", "{startsWith: ruff check}"))
     drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
 

@@ -30,7 +30,7 @@ def make_turn(told: list[Payload], fallbacks: tuple[Candidate, ...]) -> Turn:
 
 
 @pytest.mark.parametrize("model", ["big", "BIG", "small2", "other/small", "small ", ""])
-async def test_neither_a_question_nor_a_count_goes_out_for_a_model_outside_the_list(model: str) -> None:
+async def test_no_request_or_token_count_is_sent_for_a_model_outside_the_list(model: str) -> None:
     inner = ScriptedProvider(says("No."), tokens=5)
     provider = AllowedProvider(inner, ("small",))
 
@@ -43,7 +43,7 @@ async def test_neither_a_question_nor_a_count_goes_out_for_a_model_outside_the_l
 
 
 @pytest.mark.parametrize("allowed", [("small",), ("scripted/small",), ("big", "small")])
-async def test_a_model_of_the_list_is_asked(allowed: tuple[str, ...]) -> None:
+async def test_an_allowed_model_gets_requests(allowed: tuple[str, ...]) -> None:
     inner = ScriptedProvider(says("Yes."), tokens=5)
     provider = AllowedProvider(inner, allowed)
 
@@ -53,7 +53,7 @@ async def test_a_model_of_the_list_is_asked(allowed: tuple[str, ...]) -> None:
     assert [request.model for request in inner.requests] == ["small"]
 
 
-async def test_a_fallback_outside_the_list_is_not_asked_though_the_first_one_failed() -> None:
+async def test_a_fallback_outside_the_list_gets_no_request_after_a_failure() -> None:
     first = ScriptedProvider(fails(ServerFailed("down")), fails(ServerFailed("down")))
     second = ScriptedProvider(says("I am not allowed to say this."))
     models = guard(Models(first, (Candidate(second, "big"),)), ("small",))
@@ -65,7 +65,7 @@ async def test_a_fallback_outside_the_list_is_not_asked_though_the_first_one_fai
     assert second.requests == []
 
 
-async def test_a_refused_first_choice_does_not_open_the_way_for_another_refused_one() -> None:
+async def test_a_disallowed_model_does_not_fall_back_to_another_disallowed_one() -> None:
     providers = [ScriptedProvider(says("No.")) for _ in range(3)]
     candidates = tuple(Candidate(provider, "big") for provider in providers[1:])
     models = guard(Models(providers[0], candidates), ("small",))
@@ -76,7 +76,7 @@ async def test_a_refused_first_choice_does_not_open_the_way_for_another_refused_
     assert [provider.requests for provider in providers] == [[], [], []]
 
 
-async def test_a_repair_asks_the_same_allowed_model_and_no_other(tmp_path: Path) -> None:
+async def test_a_repair_uses_the_same_allowed_model(tmp_path: Path) -> None:
     drill = Drill(tmp_path, [says('{"selected_skill": 3'), says("Done.")])
     drill.model = ModelOptions(name="small", allowed_models=("small",), structured_output_mode="json")
 
@@ -86,7 +86,7 @@ async def test_a_repair_asks_the_same_allowed_model_and_no_other(tmp_path: Path)
     assert len(drill.provider.requests) == 2
 
 
-async def test_a_run_whose_model_is_not_in_the_list_asks_no_one(tmp_path: Path) -> None:
+async def test_a_run_with_a_model_outside_the_list_sends_no_request(tmp_path: Path) -> None:
     drill = Drill(tmp_path, [says("No.")])
     drill.model = ModelOptions(name="big", allowed_models=("small",))
 

@@ -40,7 +40,7 @@ def script(skill: str, name: str, *args: str) -> Line:
         (call("Write", path="a", content="x"), call("Write", path="b", content="y"), 1),
     ],
 )
-async def test_always_reaches_as_far_as_what_was_shown(tmp_path: Path, first: Line, second: Line, asked: int) -> None:
+async def test_always_covers_only_the_shown_scope(tmp_path: Path, first: Line, second: Line, asked: int) -> None:
     files = {f".agent/skills/{skill}/scripts/{name}.py": SCRIPT for skill in "ab" for name in ("one", "two")}
     put(tmp_path, {**files, **{f".agent/skills/{skill}/SKILL.md": SKILL.format(name=skill) for skill in "ab"}})
     put(tmp_path, {"sub/x": ""})

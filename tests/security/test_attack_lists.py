@@ -22,7 +22,7 @@ ROOMS = Path(__file__).resolve().parents[1]
         ("security", "test_fresh_lines", "LINES", 310),
     ],
 )
-def test_a_list_is_as_long_as_it_was(
+def test_attack_list_is_not_shortened(
     room: str, module: str, name: str, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOMS / room), str(ROOMS / "cli"), *sys.path])

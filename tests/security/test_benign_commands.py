@@ -27,7 +27,7 @@ FILES = {
 }
 
 
-def test_lines_that_only_look_are_allowed(
+def test_read_only_lines_are_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [json.dumps({"tool": "Bash", "args": {"command": line}}) for line in BENIGN]
@@ -42,7 +42,7 @@ def test_lines_that_only_look_are_allowed(
 
 
 @pytest.mark.slow
-async def test_lines_that_only_look_are_run_without_a_question(tmp_path: Path) -> None:
+async def test_read_only_lines_run_without_approval(tmp_path: Path) -> None:
     lines = BENIGN if os.environ.get("METIER_LISTS_ALL") else BENIGN[::6]
     put(tmp_path, FILES | ALLOW)
     wanted = calls(*(ToolCall("Bash", {"command": line}) for line in lines))
@@ -76,7 +76,7 @@ async def test_lines_that_only_look_are_run_without_a_question(tmp_path: Path) -
         "echo * .*",
     ],
 )
-async def test_a_line_gives_what_bash_gives(line: str, tmp_path: Path) -> None:
+async def test_a_line_produces_the_output_of_bash(line: str, tmp_path: Path) -> None:
     put(tmp_path, FILES | ALLOW | {"a b.txt": "blank\n"})
     drill = Drill(tmp_path, [call("Bash", command=line), says("done")])
     environ = {**os.environ, "LC_ALL": "C"}
@@ -100,7 +100,7 @@ async def test_a_line_gives_what_bash_gives(line: str, tmp_path: Path) -> None:
         ("cat $PWD/notes", {"notes": "/etc/passwd"}),
     ],
 )
-async def test_a_pattern_or_an_input_that_leads_out_of_the_workspace_is_asked_about(
+async def test_a_pattern_or_input_outside_the_workspace_is_asked_about(
     line: str, files: dict[str, str], tmp_path: Path
 ) -> None:
     put(tmp_path, FILES | ALLOW)
@@ -113,7 +113,7 @@ async def test_a_pattern_or_an_input_that_leads_out_of_the_workspace_is_asked_ab
     assert state.status == "paused"
 
 
-async def test_a_file_that_is_called_like_an_option_stays_a_file(tmp_path: Path) -> None:
+async def test_a_file_named_like_an_option_is_treated_as_a_file(tmp_path: Path) -> None:
     put(tmp_path, FILES | ALLOW | {"--files0-from=README.md": "", "-rf": "x\n"})
     drill = Drill(tmp_path, [call("Bash", command="wc -l *"), says("done")])
 
@@ -123,7 +123,7 @@ async def test_a_file_that_is_called_like_an_option_stays_a_file(tmp_path: Path)
     assert "./-rf" in drill.told[0]
 
 
-async def test_names_that_would_be_torn_apart_and_links_do_not_reach_what_xargs_runs(tmp_path: Path) -> None:
+async def test_xargs_gets_no_names_that_it_would_split_and_no_links(tmp_path: Path) -> None:
     put(tmp_path, FILES | ALLOW | {"a ..": ""})
     (tmp_path / "secret.md").symlink_to("/etc/passwd")
     put(tmp_path, {"x\n/etc/passwd.md": "torn\n"})
@@ -136,7 +136,7 @@ async def test_names_that_would_be_torn_apart_and_links_do_not_reach_what_xargs_
     assert "root:" not in drill.told[0]
 
 
-async def test_a_rule_that_denies_a_name_holds_for_the_files_that_a_pattern_means(tmp_path: Path) -> None:
+async def test_a_deny_rule_for_a_name_applies_to_files_matched_by_a_pattern(tmp_path: Path) -> None:
     rules = (
         "tool_approvals:\n- {tool: Bash, allow: false, when: {command: {contains: plan.txt}}}\n"
         "- {tool: Bash, allow: true}\n"

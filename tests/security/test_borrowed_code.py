@@ -18,7 +18,7 @@ ALLOW_CARGO = "rules: [{tool: Bash, allow: true, when: {command: {startsWith: ca
 
 @pytest.mark.parametrize(("command", "cwd"), [("git status", "vendor/x"), ("cd vendor/x && git diff", ".")])
 @pytest.mark.parametrize("profile", ["permissive", "guarded"])
-async def test_a_folder_that_looks_like_a_repository_cannot_name_programs_for_git(
+async def test_a_folder_that_resembles_a_repository_cannot_set_programs_for_git(
     tmp_path: Path, command: str, cwd: str, profile: str
 ) -> None:
     git = shutil.which("git")
@@ -47,9 +47,7 @@ async def test_a_folder_that_looks_like_a_repository_cannot_name_programs_for_gi
 
 
 @pytest.mark.parametrize("command", ["cargo tree", "cargo metadata --no-deps", "cargo --version"])
-async def test_cargo_is_asked_about_because_files_of_the_workspace_name_its_compiler(
-    tmp_path: Path, command: str
-) -> None:
+async def test_cargo_is_asked_about_because_workspace_files_select_its_compiler(tmp_path: Path, command: str) -> None:
     put(tmp_path, {".agent/policy.yaml": ALLOW_CARGO, ".cargo/config.toml": '[build]\nrustc = "./evil"\n'})
     drill = Drill(tmp_path, [call("Bash", command=command), says("Done.")])
 

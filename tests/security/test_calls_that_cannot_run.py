@@ -45,7 +45,7 @@ def read_events(workspace: Path, run_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.anyio
-async def test_no_user_is_asked_about_a_call_that_cannot_run_and_each_is_in_the_log(tmp_path: Path) -> None:
+async def test_a_call_that_cannot_run_is_logged_without_asking_the_user(tmp_path: Path) -> None:
     put(tmp_path, {".agent/policy.yaml": POLICY})
     wanted = [ToolCall(tool, arguments) for tool, arguments in CANNOT_RUN.values()]
     drill = Drill(tmp_path, [calls(*wanted), says("done")])
@@ -65,7 +65,7 @@ async def test_no_user_is_asked_about_a_call_that_cannot_run_and_each_is_in_the_
 
 
 @pytest.mark.anyio
-async def test_what_a_rule_or_a_user_refuses_is_in_the_log_without_secrets(tmp_path: Path) -> None:
+async def test_a_denied_call_is_logged_without_secrets(tmp_path: Path) -> None:
     secret = "sk-" + "ant-api03-" + "a1B2c3D4" * 10
     put(tmp_path, {".agent/policy.yaml": POLICY})
     script = [
@@ -135,7 +135,7 @@ def explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @given(st.lists(st.sampled_from(CALLS), min_size=3, max_size=3))
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_explain_says_what_happens_in_a_run(
+def test_explain_matches_the_behavior_of_a_run(
     explained: Path, capsys: pytest.CaptureFixture[str], wanted: list[tuple[str, dict[str, JsonValue]]]
 ) -> None:
     lines = [json.dumps({"tool": tool, "args": arguments}) for tool, arguments in wanted]
@@ -153,9 +153,7 @@ def test_explain_says_what_happens_in_a_run(
         assert ("ask" if is_asked else "deny" if is_denied else "allow") == verdict, (tool, arguments)
 
 
-def test_explain_follows_the_links_in_a_command_as_a_run_does(
-    explained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_resolves_links_in_a_command_like_a_run(explained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(explained, {".agent/policy.yaml": "tool_approvals: [{tool: Bash, allow: true}]\n"})
     lines = [json.dumps({"tool": "Bash", "args": {"command": command}}) for command in LINKED]
     (explained / "calls.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -32,7 +32,7 @@ CURL = "- {tool: Bash, allow: false, when: {command: {startsWith: curl}}}"
         "./tt PWNED",
     ],
 )
-async def test_without_a_sandbox_a_program_that_may_run_a_denied_one_waits_for_a_user(
+async def test_a_program_that_can_run_a_denied_one_needs_approval_without_a_sandbox(
     command: str, tmp_path: Path
 ) -> None:
     put(tmp_path, DENY)
@@ -45,7 +45,7 @@ async def test_without_a_sandbox_a_program_that_may_run_a_denied_one_waits_for_a
     assert not (tmp_path / "PWNED").exists()
 
 
-async def test_a_copy_of_a_denied_program_is_asked_about_when_it_is_run(tmp_path: Path) -> None:
+async def test_running_a_copy_of_a_denied_program_needs_approval(tmp_path: Path) -> None:
     put(tmp_path, DENY)
     script = [call("Bash", command="cp /usr/bin/touch tt"), call("Bash", command="./tt PWNED"), says("done")]
     drill = Drill(tmp_path, script, profile="permissive")
@@ -68,7 +68,7 @@ async def test_a_copy_of_a_denied_program_is_asked_about_when_it_is_run(tmp_path
         "sh x.sh",
     ],
 )
-async def test_what_a_user_approved_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
+async def test_an_approved_command_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
     if choose_level(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     put(tmp_path, DENY | {"x.sh": "t=tou; ${t}ch PWNED; echo through\n"})
@@ -106,7 +106,7 @@ async def test_what_a_user_approved_cannot_run_a_denied_program_in_the_sandbox(c
         ),
     ],
 )
-def test_a_program_is_denied_whole_only_where_no_command_of_it_may_run(rules: str, denied: set[str]) -> None:
+def test_a_program_is_denied_entirely_only_if_none_of_its_commands_is_allowed(rules: str, denied: set[str]) -> None:
     reader = ScopeReader(root="/repo")
 
     scope = reader.read_policy(rules, file="policy.yaml")
@@ -115,7 +115,7 @@ def test_a_program_is_denied_whole_only_where_no_command_of_it_may_run(rules: st
     assert list_denied_programs([scope]) == denied
 
 
-def test_a_denied_program_is_found_under_its_other_names_in_folders_of_programs(tmp_path: Path) -> None:
+def test_a_denied_program_is_recognized_under_its_other_names(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     program = tmp_path / "one/fetcher"
@@ -128,7 +128,7 @@ def test_a_denied_program_is_found_under_its_other_names_in_folders_of_programs(
     assert {path for path in found if path.is_relative_to(tmp_path)} == {program, tmp_path / "two/get"}
 
 
-def test_the_shell_and_the_interpreter_of_the_agent_stay_though_a_rule_denies_them() -> None:
+def test_shell_and_interpreter_of_the_agent_stay_available_despite_deny_rules() -> None:
     kept = {Path("/bin/bash").resolve(), Path(base_interpreter()).resolve()}
 
     assert kept.isdisjoint(list_masked(["bash", Path(base_interpreter()).name], os.environ["PATH"]))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("edited", ["a.txt", "b.txt", "new.txt"])
-async def test_a_file_that_changes_after_the_edit_is_asked_about_again(tmp_path: Path, edited: str) -> None:
+async def test_a_file_changed_after_the_edit_is_asked_about_again(tmp_path: Path, edited: str) -> None:
     put(tmp_path, {"a.txt": "a\n", "b.txt": "b\n"})
     drill = Drill(tmp_path, [call("Write", path="a.txt", content="model\n"), says("Done.")])
     state = await drill.run()
@@ -35,7 +35,7 @@ async def test_a_file_that_changes_after_the_edit_is_asked_about_again(tmp_path:
     assert (tmp_path / edited).read_text() == "person\n"
 
 
-async def test_an_edit_of_an_edit_is_held_to_its_file_too(tmp_path: Path) -> None:
+async def test_a_second_edit_is_also_bound_to_its_file(tmp_path: Path) -> None:
     put(tmp_path, {"a.txt": "one two\n"})
     drill = Drill(tmp_path, [call("Edit", path="a.txt", old="one", new="1"), says("Done.")])
     state = await drill.run()
@@ -48,7 +48,7 @@ async def test_an_edit_of_an_edit_is_held_to_its_file_too(tmp_path: Path) -> Non
     assert (tmp_path / "a.txt").read_text() == "one two three\n"
 
 
-async def test_an_edited_call_runs_where_nothing_changed(tmp_path: Path) -> None:
+async def test_an_edited_call_runs_if_nothing_changed(tmp_path: Path) -> None:
     put(tmp_path, {"a.txt": "a\n", "b.txt": "b\n"})
     drill = Drill(tmp_path, [call("Write", path="a.txt", content="model\n"), says("Done.")])
     state = await drill.run()
@@ -61,7 +61,7 @@ async def test_an_edited_call_runs_where_nothing_changed(tmp_path: Path) -> None
     assert (tmp_path / "b.txt").read_text() == "person\n"
 
 
-async def test_a_link_that_is_edited_in_is_held_to_where_it_led(tmp_path: Path) -> None:
+async def test_a_link_added_by_an_edit_is_bound_to_its_target(tmp_path: Path) -> None:
     put(tmp_path, {"src/x": "", "hooks/y": ""})
     (tmp_path / "to").symlink_to("src")
     drill = Drill(tmp_path, [call("Write", path="a.txt", content="x"), says("Done.")])

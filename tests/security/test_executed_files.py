@@ -26,9 +26,7 @@ SAFE, CHANGED = "#!/bin/sh\necho safe > told\n", "#!/bin/sh\necho changed > told
         ("helper-of-mine", ".venv/bin/helper-of-mine"),
     ],
 )
-async def test_script_that_changes_after_the_approval_is_asked_about_again(
-    tmp_path: Path, command: str, file: str
-) -> None:
+async def test_script_changed_after_the_approval_is_asked_about_again(tmp_path: Path, command: str, file: str) -> None:
     put(tmp_path, {file: SAFE, "sub/x": ""})
     (tmp_path / file).chmod(0o755 if not command.startswith("sh") else 0o644)
     environ = {**os.environ, "PATH": f"{tmp_path}/.venv/bin:{os.environ['PATH']}"}
@@ -49,7 +47,7 @@ async def test_script_that_changes_after_the_approval_is_asked_about_again(
     assert [path.read_text() for path in tmp_path.rglob("told")] == ["changed\n"]
 
 
-async def test_script_that_appears_after_the_approval_is_asked_about_again(tmp_path: Path) -> None:
+async def test_script_created_after_the_approval_is_asked_about_again(tmp_path: Path) -> None:
     drill = Drill(tmp_path, [call("Bash", command="bash go.sh"), says("Done.")])
     state = await drill.run()
     await drill.decide("approved")
@@ -59,7 +57,7 @@ async def test_script_that_appears_after_the_approval_is_asked_about_again(tmp_p
     assert not (tmp_path / "told").exists()
 
 
-async def test_makefile_counts_as_a_file_that_make_executes(tmp_path: Path) -> None:
+async def test_makefile_is_a_file_executed_by_make(tmp_path: Path) -> None:
     put(tmp_path, {"Makefile": "all:\n\techo safe > told\n"})
     drill = Drill(tmp_path, [call("Bash", command="make all"), says("Done.")])
     state = await drill.run()
@@ -70,7 +68,7 @@ async def test_makefile_counts_as_a_file_that_make_executes(tmp_path: Path) -> N
     assert not (tmp_path / "told").exists()
 
 
-async def test_data_that_changes_after_the_approval_is_not_asked_about(tmp_path: Path) -> None:
+async def test_data_changed_after_the_approval_is_not_asked_about(tmp_path: Path) -> None:
     put(tmp_path, {"go.sh": "cat data.txt > told\n", "data.txt": "old\n"})
     drill = Drill(tmp_path, [call("Bash", command="bash go.sh data.txt"), says("Done.")])
     state = await drill.run()

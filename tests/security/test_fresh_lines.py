@@ -11,7 +11,7 @@ from metier.cli.main import run
 LINES = Path(__file__).with_name("fresh_lines.txt").read_text(encoding="utf-8").splitlines()
 
 
-def test_none_of_the_lines_is_allowed(
+def test_none_of_the_attack_lines_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(tmp_path, {

@@ -13,9 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/null/x", "nowhere.yaml", "."])
-async def test_a_policy_that_is_a_link_to_nothing_usable_is_an_error_and_not_a_lack_of_rules(
-    tmp_path: Path, target: str
-) -> None:
+async def test_a_policy_that_is_a_broken_link_is_an_error_and_not_an_empty_policy(tmp_path: Path, target: str) -> None:
     (tmp_path / ".agent").mkdir()
     (tmp_path / ".agent/policy.yaml").symlink_to(target)
 
@@ -25,7 +23,7 @@ async def test_a_policy_that_is_a_link_to_nothing_usable_is_an_error_and_not_a_l
     assert refused.value.exit_code == 2
 
 
-async def test_a_policy_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+async def test_a_policy_that_is_a_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     os.mkfifo(tmp_path / ".agent/policy.yaml")
 

@@ -88,7 +88,7 @@ async def test_no_spelling_of_a_denied_file_is_changed(folder: Path, spelling: s
     assert (folder / "secrets/key.txt").read_text() == f"{SECRET}\n"
 
 
-async def test_no_new_file_is_put_behind_a_link(folder: Path) -> None:
+async def test_no_new_file_is_created_behind_a_link(folder: Path) -> None:
     drill = Drill(folder, [call("Write", path="link/new/file.txt", content="x"), says("Done.")])
 
     await drill.run()
@@ -113,7 +113,7 @@ async def test_no_spelling_of_a_denied_folder_is_searched(folder: Path, path: st
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "."}, {"path": "notes/.."}, {"glob": "secrets/*"}])
-async def test_a_search_from_above_leaves_out_what_is_denied(folder: Path, arguments: dict[str, JsonValue]) -> None:
+async def test_a_search_in_a_parent_folder_omits_denied_files(folder: Path, arguments: dict[str, JsonValue]) -> None:
     drill = Drill(folder, [call("Grep", pattern="the", **arguments), says("Done.")])
 
     await drill.run()
@@ -124,7 +124,7 @@ async def test_a_search_from_above_leaves_out_what_is_denied(folder: Path, argum
 
 
 @pytest.mark.parametrize("pattern", ["**/*.txt", "secrets/*", "*/key.txt"])
-async def test_a_listing_from_above_leaves_out_what_is_denied(folder: Path, pattern: str) -> None:
+async def test_a_listing_of_a_parent_folder_omits_denied_files(folder: Path, pattern: str) -> None:
     drill = Drill(folder, [call("Glob", pattern=pattern), says("Done.")])
 
     await drill.run()
@@ -144,7 +144,7 @@ async def test_a_listing_from_above_leaves_out_what_is_denied(folder: Path, patt
         "{contains: secrets/}",
     ],
 )
-async def test_a_denied_path_is_denied_in_upper_case_too(folder: Path, path: str, when: str) -> None:
+async def test_a_denied_path_is_also_denied_in_upper_case(folder: Path, path: str, when: str) -> None:
     (folder / ".agent/policy.yaml").write_text(f"rules: [{{tool: Read, allow: false, when: {{path: {when}}}}}]")
     drill = Drill(folder, [call("Read", path=path), says("Done.")])
 
@@ -153,7 +153,7 @@ async def test_a_denied_path_is_denied_in_upper_case_too(folder: Path, path: str
     assert drill.told == ["Not run: Rule 1 of the host denies this call"]
 
 
-async def test_an_allow_is_not_read_in_another_case(folder: Path) -> None:
+async def test_an_allow_rule_is_case_sensitive(folder: Path) -> None:
     (folder / ".agent/policy.yaml").write_text(
         "rules: [{tool: Write, allow: true, when: {path: {startsWith: notes/}}}]"
     )
@@ -165,7 +165,7 @@ async def test_an_allow_is_not_read_in_another_case(folder: Path) -> None:
     assert not (folder / "NOTES").exists()
 
 
-async def test_a_link_out_of_what_is_allowed_is_asked_about_by_the_name_it_leads_to(folder: Path) -> None:
+async def test_a_link_outside_the_allowed_paths_is_asked_about_by_its_target(folder: Path) -> None:
     rules = "rules: [{tool: Write, allow: true, when: {path: {startsWith: notes/}}}]"
     (folder / ".agent/policy.yaml").write_text(rules)
     put(folder, {"src/main.py": "old\n"})
@@ -187,7 +187,7 @@ async def test_a_link_out_of_what_is_allowed_is_asked_about_by_the_name_it_leads
     assert (folder / "src/main.py").read_text() == "new\n"
 
 
-async def test_a_link_that_leads_elsewhere_after_the_yes_is_asked_about_again(folder: Path) -> None:
+async def test_a_link_retargeted_after_the_approval_is_asked_about_again(folder: Path) -> None:
     put(folder, {"src/a": "", "hooks/b": ""})
     (folder / "to").symlink_to("src")
     (folder / ".agent/policy.yaml").unlink()
@@ -207,7 +207,7 @@ async def test_a_link_that_leads_elsewhere_after_the_yes_is_asked_about_again(fo
     assert not list(folder.glob("*/new.sh"))
 
 
-async def test_a_link_made_earlier_in_the_same_turn_is_seen(folder: Path) -> None:
+async def test_a_link_created_earlier_in_the_same_turn_is_resolved(folder: Path) -> None:
     """The words were judged before the link was there; the open file is judged again."""
     rules = (
         "rules: [{tool: Bash, allow: true, when: {command: {equals: ln -s secrets late}}},"
@@ -224,7 +224,7 @@ async def test_a_link_made_earlier_in_the_same_turn_is_seen(folder: Path) -> Non
     assert "Hands off" in drill.told[1]
 
 
-async def test_a_workspace_that_is_reached_through_a_link_has_its_rules_under_both_names(folder: Path) -> None:
+async def test_rules_apply_under_both_names_of_a_linked_workspace(folder: Path) -> None:
     other = folder.parent / "other"
     other.symlink_to(folder)
     drill = Drill(
@@ -237,7 +237,7 @@ async def test_a_workspace_that_is_reached_through_a_link_has_its_rules_under_bo
     assert "about the" in drill.told[1]
 
 
-async def test_a_link_within_what_is_allowed_needs_no_question(folder: Path) -> None:
+async def test_a_link_within_the_allowed_paths_needs_no_approval(folder: Path) -> None:
     (folder / "notes/again.txt").symlink_to("a.txt")
     drill = Drill(folder, [call("Read", path="notes/again.txt"), says("Done.")])
 
@@ -284,7 +284,7 @@ async def test_a_listed_command_does_not_follow_a_link_out_of_the_workspace(fold
     assert not [entry for entry in await drill.journal(state.run_id) if isinstance(entry, StepStarted)]
 
 
-async def test_a_file_that_is_swapped_for_a_link_while_it_is_read_is_never_shown(folder: Path) -> None:
+async def test_a_file_replaced_by_a_link_during_reading_is_not_shown(folder: Path) -> None:
     """The race itself: what is judged is what is open."""
     put(folder, {"swap/a.txt": "harmless\n"})
     put(folder, {"secrets/a.txt": SECRET})

@@ -14,7 +14,7 @@ STOP = "tool_approvals:\n- {tool: Write, allow: false, reason: Emergency stop, w
 
 
 @pytest.mark.parametrize("before", ["", "tool_approvals: [{tool: Bash, verdict: ask}]\n"])
-async def test_a_call_that_was_approved_is_refused_by_a_rule_added_since(tmp_path: Path, before: str) -> None:
+async def test_an_approved_call_is_denied_by_a_rule_added_later(tmp_path: Path, before: str) -> None:
     workspace = tmp_path / "workspace"
     put(workspace, {"src/a": "", **({POLICY: before} if before else {})})
     drill = Drill(workspace, [call("Write", path="src/new.txt", content="x"), says("Done.")])
@@ -29,7 +29,7 @@ async def test_a_call_that_was_approved_is_refused_by_a_rule_added_since(tmp_pat
     assert not (workspace / "src/new.txt").exists()
 
 
-async def test_a_link_to_a_path_that_was_denied_since_is_refused(tmp_path: Path) -> None:
+async def test_a_link_to_a_path_denied_later_is_denied(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     put(workspace, {"src/a": ""})
     (workspace / "to").symlink_to("src")
@@ -44,7 +44,7 @@ async def test_a_link_to_a_path_that_was_denied_since_is_refused(tmp_path: Path)
     assert not (workspace / "src/new.txt").exists()
 
 
-async def test_a_rule_for_a_command_stops_a_run_that_waits(tmp_path: Path) -> None:
+async def test_a_new_rule_for_a_command_applies_to_a_paused_run(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     drill = Drill(workspace, [call("Bash", command="touch made"), says("Done.")])
@@ -58,7 +58,7 @@ async def test_a_rule_for_a_command_stops_a_run_that_waits(tmp_path: Path) -> No
     assert not (workspace / "made").exists()
 
 
-async def test_a_rule_that_is_added_meanwhile_allows_nothing(tmp_path: Path) -> None:
+async def test_an_allow_rule_added_later_has_no_effect(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     drill = Drill(workspace, [call("Write", path="new.txt", content="x"), says("Done.")])
@@ -71,7 +71,7 @@ async def test_a_rule_that_is_added_meanwhile_allows_nothing(tmp_path: Path) -> 
     assert not (workspace / "new.txt").exists()
 
 
-async def test_a_policy_that_cannot_be_read_any_more_stops_calls(tmp_path: Path) -> None:
+async def test_a_policy_that_becomes_unreadable_blocks_calls(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     drill = Drill(workspace, [call("Write", path="new.txt", content="x"), says("Done.")])

@@ -37,9 +37,7 @@ def plant(workspace: Path, *names: str, rules: str = ALLOW) -> dict[str, str]:
         ("grep", "find . -name '*.txt' | xargs fgrep a"),
     ],
 )
-async def test_a_known_program_that_is_found_in_the_workspace_is_asked_about(
-    tmp_path: Path, name: str, line: str
-) -> None:
+async def test_a_known_program_found_in_the_workspace_is_asked_about(tmp_path: Path, name: str, line: str) -> None:
     workspace = tmp_path / "workspace"
     environ = plant(workspace, name)
     drill = Drill(workspace, [call("Bash", command=line), says("done")], environ=environ)
@@ -50,7 +48,7 @@ async def test_a_known_program_that_is_found_in_the_workspace_is_asked_about(
     assert not (workspace / "PWNED").exists()
 
 
-async def test_an_interpreter_of_the_workspace_that_a_known_script_would_start_is_asked_about(tmp_path: Path) -> None:
+async def test_a_workspace_interpreter_of_a_known_script_is_asked_about(tmp_path: Path) -> None:
     workspace, outside = tmp_path / "workspace", tmp_path / "bin"
     environ = plant(workspace, "node")
     put(outside, {"npm": "#!/usr/bin/env node\n"})
@@ -82,7 +80,7 @@ async def test_a_planted_git_is_asked_about_even_if_a_rule_names_the_command(tmp
     assert (await drill.run()).status == "paused"
 
 
-async def test_a_rule_that_names_a_program_of_the_workspace_reaches_it(tmp_path: Path) -> None:
+async def test_a_rule_for_a_workspace_program_applies_to_it(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     rules = "tool_approvals: [{tool: Bash, allow: true, when: {command: {startsWith: pytest}}}]\n"
     environ = plant(workspace, "pytest", rules=rules)
@@ -91,7 +89,7 @@ async def test_a_rule_that_names_a_program_of_the_workspace_reaches_it(tmp_path:
     assert (await drill.run()).status == "completed"
 
 
-async def test_a_known_program_outside_of_the_workspace_runs_unasked(tmp_path: Path) -> None:
+async def test_a_known_program_outside_the_workspace_runs_without_approval(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     environ = plant(workspace, "other")
     drill = Drill(workspace, [call("Bash", command="ls && cd venv && ls"), says("done")], environ=environ)

@@ -43,7 +43,7 @@ def workspace(tmp_path: Path) -> Path:
         ("Grep", {"pattern": "hidden", "context": 5, "glob": "**/*.md"}),
     ],
 )
-async def test_no_tool_shows_a_file_that_a_rule_keeps_from_read(
+async def test_no_tool_shows_a_file_denied_for_read(
     workspace: Path, tool: str, arguments: Mapping[str, JsonValue]
 ) -> None:
     drill = Drill(workspace, [call(tool, **arguments), says("done")])
@@ -53,7 +53,7 @@ async def test_no_tool_shows_a_file_that_a_rule_keeps_from_read(
     assert SECRET not in drill.told[0]
 
 
-async def test_a_search_for_names_leaves_out_files_that_a_rule_keeps_from_read(workspace: Path) -> None:
+async def test_a_search_for_names_omits_files_denied_for_read(workspace: Path) -> None:
     drill = Drill(workspace, [call("Glob", pattern="**/*.md"), says("done")])
 
     await drill.run()
@@ -62,7 +62,7 @@ async def test_a_search_for_names_leaves_out_files_that_a_rule_keeps_from_read(w
     assert "private" not in drill.told[0]
 
 
-async def test_a_search_in_a_denied_file_says_which_rule_denies_it(workspace: Path) -> None:
+async def test_a_search_in_a_denied_file_names_the_rule(workspace: Path) -> None:
     drill = Drill(workspace, [call("Grep", pattern="x", path="private/notes.md"), says("done")])
 
     await drill.run()
@@ -70,7 +70,7 @@ async def test_a_search_in_a_denied_file_says_which_rule_denies_it(workspace: Pa
     assert "Hands off" in drill.told[0]
 
 
-async def test_imports_of_project_instructions_leave_out_denied_files(workspace: Path) -> None:
+async def test_imports_of_project_instructions_omit_denied_files(workspace: Path) -> None:
     drill = Drill(workspace, [says("done")])
 
     await drill.run()
@@ -80,7 +80,7 @@ async def test_imports_of_project_instructions_leave_out_denied_files(workspace:
     assert SECRET not in told
 
 
-async def test_instructions_of_a_denied_folder_are_not_read_on_the_way(workspace: Path) -> None:
+async def test_instructions_in_a_denied_folder_are_not_read(workspace: Path) -> None:
     put(workspace, {"private/sub/AGENTS.md": f"{SECRET}\n", "private/sub/new.txt": ""})
     allow = "- {tool: Write, allow: true}\n"
     put(workspace, {".agent/policy.yaml": DENY + allow})
@@ -91,7 +91,7 @@ async def test_instructions_of_a_denied_folder_are_not_read_on_the_way(workspace
     assert SECRET not in repr(drill.provider.requests[-1])
 
 
-async def test_files_of_a_skill_that_a_rule_keeps_from_read_are_not_given(workspace: Path) -> None:
+async def test_skill_files_denied_for_read_are_not_disclosed(workspace: Path) -> None:
     rule = "tool_approvals:\n- {tool: Read, allow: false, reason: Hands off, when: {path: {contains: /closed}}}\n"
     skill = "---\nname: notes\ndescription: Write notes about a thing.\n---\n# Notes\n\nSee references/closed.md.\n"
     put(
@@ -123,7 +123,7 @@ def test_a_mention_of_a_denied_file_is_refused(
     assert "Hands off" in capsys.readouterr().err
 
 
-async def test_a_rule_for_all_tools_does_not_close_searches_that_a_rule_allows(workspace: Path) -> None:
+async def test_a_rule_for_all_tools_does_not_deny_allowed_searches(workspace: Path) -> None:
     rules = 'tool_approvals:\n- {tool: Grep, allow: true}\n- {tool: "*", allow: false}\n'
     put(workspace, {".agent/policy.yaml": rules})
     drill = Drill(workspace, [call("Grep", pattern="open word"), says("done")])

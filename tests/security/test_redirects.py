@@ -75,7 +75,7 @@ def drill(folder: Path, server: Redirecting, target: str, *, profile: Profile) -
         (DENY_PATH, "permissive", "http://www.site.example:PORT/x/../private/y", "which a rule denies"),
     ],
 )
-async def test_a_redirect_does_not_pass_the_rules_by(
+async def test_a_redirect_does_not_bypass_the_rules(
     tmp_path: Path, server: Redirecting, rules: str, profile: Profile, target: str, words: str
 ) -> None:
     put(tmp_path, {".agent/policy.yaml": rules})
@@ -99,7 +99,7 @@ async def test_a_redirect_within_the_allowed_host_is_followed(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("target", ["http://evil.example:PORT/stolen", "http://site.example:8081/admin"])
-async def test_an_approved_fetch_is_not_sent_on_to_another_host_or_port(
+async def test_an_approved_fetch_is_not_redirected_to_another_host_or_port(
     tmp_path: Path, server: Redirecting, target: str
 ) -> None:
     driven = drill(tmp_path, server, target, profile="guarded")

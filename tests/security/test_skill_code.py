@@ -46,7 +46,7 @@ async def test_the_question_about_a_script_names_its_file_and_the_variables_it_g
     assert question.asked.preview.endswith("It gets these variables of the environment: API_TOKEN")
 
 
-async def test_a_script_that_changes_after_the_yes_is_asked_about_again(tmp_path: Path) -> None:
+async def test_a_script_changed_after_the_approval_is_asked_about_again(tmp_path: Path) -> None:
     script = tmp_path / ".agent/skills/sender/scripts/send.py"
     put(tmp_path, {".agent/skills/sender/SKILL.md": skill("sender"), str(script.relative_to(tmp_path)): SCRIPT})
     drill = Drill(tmp_path, [call("script_run", skill_name="sender", script_name="send"), says("Done.")])
@@ -60,7 +60,7 @@ async def test_a_script_that_changes_after_the_yes_is_asked_about_again(tmp_path
     assert parked.pause.pause == "changed_code"
 
 
-async def test_a_toolset_that_says_it_only_reads_is_asked_about_all_the_same(tmp_path: Path) -> None:
+async def test_a_toolset_that_claims_to_be_read_only_needs_approval(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -81,7 +81,7 @@ async def test_a_toolset_that_says_it_only_reads_is_asked_about_all_the_same(tmp
     assert question.asked.reason == "Profile 'guarded' does not take a tool's own word that it only reads"
 
 
-async def test_a_file_that_a_script_imports_and_that_changes_after_the_yes_is_asked_about_again(tmp_path: Path) -> None:
+async def test_an_imported_file_changed_after_the_approval_is_asked_about_again(tmp_path: Path) -> None:
     imported = tmp_path / ".agent/skills/sender/scripts/text.py"
     put(
         tmp_path,

@@ -26,7 +26,7 @@ def skill(name: str, *lines: str) -> dict[str, str]:
 CONTROL = {"use_skill", "read_skill_files", "skill_search", "ask_user", "finish", "plan"}
 
 
-async def test_a_skill_in_charge_leaves_only_the_tools_it_lists(tmp_path: Path) -> None:
+async def test_an_active_skill_restricts_tools_to_its_list(tmp_path: Path) -> None:
     put(tmp_path, {**skill("reader", "tools: [Read]"), "a.txt": "hello\n"})
     script = [
         call("use_skill", skill="reader", reason="x"),
@@ -46,7 +46,7 @@ async def test_a_skill_in_charge_leaves_only_the_tools_it_lists(tmp_path: Path) 
     assert not (tmp_path / "b.txt").exists()
 
 
-async def test_a_call_next_to_the_one_that_puts_the_skill_in_charge_is_refused(tmp_path: Path) -> None:
+async def test_an_unlisted_call_in_the_reply_that_activates_the_skill_is_denied(tmp_path: Path) -> None:
     """It was offered when the model chose it; what counts is who is in charge when it would run."""
     put(tmp_path, skill("reader", "tools: [Read]"))
     both = calls(
@@ -61,7 +61,7 @@ async def test_a_call_next_to_the_one_that_puts_the_skill_in_charge_is_refused(t
 
 
 @pytest.mark.parametrize("line", ["tools: inherit", "tools: [inherit, Nothing]", "license: MIT"])
-async def test_a_skill_that_inherits_takes_nothing_away(tmp_path: Path, line: str) -> None:
+async def test_a_skill_with_inherit_removes_no_tools(tmp_path: Path, line: str) -> None:
     put(tmp_path, skill("worker", line))
     drill = Drill(tmp_path, [call("use_skill", skill="worker", reason="x"), says("Done.")], profile="permissive")
 
@@ -70,7 +70,7 @@ async def test_a_skill_that_inherits_takes_nothing_away(tmp_path: Path, line: st
     assert drill.offered(1) == drill.offered(0)
 
 
-async def test_an_empty_list_leaves_nothing_but_steering(tmp_path: Path) -> None:
+async def test_an_empty_list_leaves_only_control_tools(tmp_path: Path) -> None:
     put(tmp_path, skill("talker", "tools: []"))
     drill = Drill(tmp_path, [call("use_skill", skill="talker", reason="x"), says("Done.")], profile="permissive")
 
@@ -79,7 +79,7 @@ async def test_an_empty_list_leaves_nothing_but_steering(tmp_path: Path) -> None
     assert drill.offered(1) == CONTROL
 
 
-async def test_a_skill_adds_no_tool_that_its_agent_does_not_have(tmp_path: Path) -> None:
+async def test_a_skill_cannot_add_tools_to_its_agent(tmp_path: Path) -> None:
     put(tmp_path, skill("writer", "tools: [Read, Write, Bash]"))
     put(tmp_path, {".agent/agents/clerk/AGENT.md": "---\nname: Clerk\ntools: [Read]\n---\nRead.\n"})
     script = [call("use_skill", skill="writer", reason="x"), call("Write", path="b.txt", content="x"), says("Done.")]
@@ -92,7 +92,7 @@ async def test_a_skill_adds_no_tool_that_its_agent_does_not_have(tmp_path: Path)
     assert not (tmp_path / "b.txt").exists()
 
 
-async def test_the_next_skill_has_its_own_list(tmp_path: Path) -> None:
+async def test_the_next_skill_uses_its_own_list(tmp_path: Path) -> None:
     put(tmp_path, {**skill("reader", "tools: [Read]"), **skill("finder", "tools: [Grep, Glob]")})
     script = [
         call("use_skill", skill="reader", reason="x"),
@@ -106,7 +106,7 @@ async def test_the_next_skill_has_its_own_list(tmp_path: Path) -> None:
     assert [drill.offered(turn) - CONTROL for turn in (1, 2)] == [{"Read"}, {"Grep", "Glob"}]
 
 
-async def test_a_skill_hands_over_to_the_skills_it_lists_only(tmp_path: Path) -> None:
+async def test_a_skill_hands_over_only_to_listed_skills(tmp_path: Path) -> None:
     put(tmp_path, {**skill("a", "skills: [b]"), **skill("b"), **skill("wide")})
     script = [
         call("use_skill", skill="a", reason="x"),
@@ -122,7 +122,7 @@ async def test_a_skill_hands_over_to_the_skills_it_lists_only(tmp_path: Path) ->
     assert state.used_skills == ["a", "b"]
 
 
-async def test_a_decision_in_json_is_held_to_the_list_as_well(tmp_path: Path) -> None:
+async def test_the_list_applies_to_json_decisions(tmp_path: Path) -> None:
     put(tmp_path, {**skill("a", "skills: []"), **skill("wide")})
 
     def choose(name: str) -> str:
@@ -143,7 +143,7 @@ async def test_a_decision_in_json_is_held_to_the_list_as_well(tmp_path: Path) ->
     assert state.used_skills == ["a"]
 
 
-async def test_tasks_that_a_skill_does_not_list_are_denied(tmp_path: Path) -> None:
+async def test_tasks_not_listed_by_a_skill_are_denied(tmp_path: Path) -> None:
     put(tmp_path, skill("a", "tasks: [Weekly/Report]"))
     drill = Drill(tmp_path, [])
     agent = resolve_agent(drill.host, "")
@@ -174,7 +174,7 @@ def test_explain_shows_what_the_list_of_a_skill_denies(
     assert shown["reason"] == "'Bash' is not among the tools of skill 'reader', which is in charge"
 
 
-def test_only_a_list_without_inherit_limits() -> None:
+def test_only_a_list_without_inherit_restricts() -> None:
     assert [find_limit(own) for own in (None, ("inherit",), ("inherit", "X"), ("X",), ())] == [
         None, None, None, ("X",), (),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_message_becomes_a_run_whose_stream_ends_with_its_result(
+async def test_a_message_starts_a_run_whose_stream_ends_with_its_result(
     binding: str, workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet", args=[]), says("Hello, Ada."))
@@ -52,7 +52,7 @@ async def test_a_message_becomes_a_run_whose_stream_ends_with_its_result(
     assert last.history[0].parts[0].text == "Greet Ada"
 
 
-async def test_the_same_message_sent_twice_is_one_run(
+async def test_a_message_sent_twice_starts_one_run(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(says("Once."))
@@ -108,7 +108,7 @@ async def test_an_approval_is_auth_required_and_only_a_user_decides_it(
     assert (workspace.folder / "note.txt").read_text() == "the secret plan"
 
 
-async def test_a_task_that_waits_is_listed_subscribed_to_and_canceled(
+async def test_a_waiting_task_can_be_listed_subscribed_to_and_canceled(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Done."))
@@ -133,7 +133,7 @@ async def test_a_task_that_waits_is_listed_subscribed_to_and_canceled(
     assert canceled.status.state == TaskState.TASK_STATE_CANCELED
 
 
-async def test_a_caller_sees_its_own_tasks_and_no_other_run_of_the_workspace(
+async def test_a_caller_sees_only_its_own_tasks(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(says("Mine."))
@@ -151,9 +151,7 @@ async def test_a_caller_sees_its_own_tasks_and_no_other_run_of_the_workspace(
     assert list(listed.tasks) == []
 
 
-async def test_the_card_is_public_and_tells_what_an_agent_can_do_only_with_a_token(
-    workspace: Workspace, server: RunningServer
-) -> None:
+async def test_the_public_card_describes_agents_only_with_a_token(workspace: Workspace, server: RunningServer) -> None:
     workspace.write(".agent/agents/lead/AGENT.md", LEAD)
     workspace.write(".agent/tasks/notes/TASK.md", TASK)
     with server.client("") as stranger:
@@ -175,7 +173,7 @@ async def test_the_card_is_public_and_tells_what_an_agent_can_do_only_with_a_tok
     assert [skill.id for skill in extended.skills] == ["run", "task:notes", "greeter"]
 
 
-async def test_a_task_definition_that_the_card_does_not_list_is_refused(
+async def test_a_task_definition_missing_from_the_card_is_rejected(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     workspace.write(".agent/agents/lead/AGENT.md", LEAD.replace("---\n\n", "tasks: [notes]\n---\n\n"))
@@ -203,7 +201,7 @@ def ask_for(skill: str) -> SendMessageRequest:
     return request
 
 
-def test_a_client_of_the_protocol_before_1_0_sends_gets_and_cancels(
+def test_a_pre_1_0_client_can_send_get_and_cancel(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))

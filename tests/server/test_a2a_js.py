@@ -82,7 +82,7 @@ def test_an_approval_is_auth_required_and_a_user_decides_it(
     assert (workspace.folder / "note.txt").read_text() == "x"
 
 
-def test_a_task_that_waits_is_canceled(
+def test_a_waiting_task_can_be_canceled(
     workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
 ) -> None:
     binding = "JSONRPC"

@@ -77,7 +77,7 @@ def tell_with(config: TaskPushNotificationConfig, text: str) -> SendMessageReque
     return request
 
 
-async def test_each_state_is_pushed_once_although_server_and_receiver_were_away(
+async def test_each_state_is_pushed_once_despite_server_and_receiver_downtime(
     open_workspace: Workspace, model: ModelServer, receiver: PushReceiver
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
@@ -108,7 +108,7 @@ async def test_each_state_is_pushed_once_although_server_and_receiver_were_away(
     assert len({sent["webhook-id"] for sent, _ in receiver.taken}) == 2
 
 
-async def test_a_question_of_a_run_below_is_pushed_as_one_of_the_task(
+async def test_a_question_of_a_child_run_is_pushed_for_the_task(
     open_workspace: Workspace, model: ModelServer, receiver: PushReceiver
 ) -> None:
     open_workspace.write(".agent/agents/lead/AGENT.md", LEAD)
@@ -143,7 +143,7 @@ async def test_question_of_a_fork_is_not_pushed_to_the_receivers_of_the_original
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_receivers_are_set_read_and_removed_by_the_caller_of_the_task(
+async def test_the_caller_of_a_task_can_set_read_and_remove_receivers(
     binding: str, open_workspace: Workspace, model: ModelServer, receiver: PushReceiver
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Done."))
@@ -176,7 +176,7 @@ async def list_names(client: Client, task_id: str) -> list[str]:
     return [config.id for config in answer.configs]
 
 
-async def test_a_message_for_a_receiver_that_was_removed_is_dropped(
+async def test_a_message_for_a_removed_receiver_is_dropped(
     open_workspace: Workspace, model: ModelServer, receiver: PushReceiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Done."))
@@ -204,7 +204,7 @@ def wait_for_message(workspace: Workspace, capsys: pytest.CaptureFixture[str], w
     return listed
 
 
-async def test_a_receiver_may_be_neither_this_machine_nor_its_network_nor_without_tls(
+async def test_a_receiver_must_be_external_and_use_tls(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     for url in REFUSED:
@@ -215,7 +215,7 @@ async def test_a_receiver_may_be_neither_this_machine_nor_its_network_nor_withou
     assert model.received == []
 
 
-async def test_what_a_receiver_knows_the_sender_by_cannot_add_a_header(
+async def test_push_credentials_cannot_inject_a_header(
     open_workspace: Workspace, model: ModelServer, receiver: PushReceiver
 ) -> None:
     hostile = TaskPushNotificationConfig(url=receiver.url, token="x\r\nhost: other")

@@ -58,7 +58,7 @@ def start(server: RunningServer, task: str = "greet me", **body: object) -> str:
     return str(server.post("/api/v1/runs", {"task": task, **body}, status=201)["run_id"])
 
 
-def test_a_run_is_started_followed_and_read(server: RunningServer, model: ModelServer) -> None:
+def test_a_run_can_be_started_followed_and_read(server: RunningServer, model: ModelServer) -> None:
     model.follow(calls("use_skill", skill="greeter", reason="fits"), says("Hello there."))
 
     run_id = start(server)
@@ -76,7 +76,9 @@ def test_a_run_is_started_followed_and_read(server: RunningServer, model: ModelS
     assert (view["status"], view["answer"]) == ("completed", "Hello there.")
 
 
-def test_a_schema_whose_pattern_backtracks_does_not_stop_the_server(server: RunningServer, model: ModelServer) -> None:
+def test_a_schema_with_a_backtracking_pattern_does_not_block_the_server(
+    server: RunningServer, model: ModelServer
+) -> None:
     text = json.dumps("a" * 60 + "!")
     model.follow(says(text), says(text))
 
@@ -86,13 +88,13 @@ def test_a_schema_whose_pattern_backtracks_does_not_stop_the_server(server: Runn
     assert server.get("/api/v1/health")["status"] == "ok"
 
 
-def test_a_schema_with_a_pattern_that_cannot_be_matched_in_linear_time_is_refused(server: RunningServer) -> None:
+def test_a_schema_pattern_without_linear_time_matching_is_rejected(server: RunningServer) -> None:
     refused = server.post("/api/v1/runs", {"task": "x", "output_schema": {"pattern": "(a)\\1"}}, status=400)
 
     assert "the pattern '(a)\\\\1' cannot be used" in refused["detail"]
 
 
-def test_a_stream_continues_behind_the_last_event_without_a_gap_or_a_repetition(
+def test_a_stream_resumes_after_the_last_event_without_gaps_or_duplicates(
     server: RunningServer, model: ModelServer
 ) -> None:
     model.follow(calls("use_skill", skill="greeter", reason="fits"), says("Hello."))
@@ -127,7 +129,7 @@ def test_an_approval_is_decided_over_http_and_the_run_continues(
     assert "already approved by 'tester'" in again["detail"]
 
 
-def test_an_approval_of_another_call_than_the_one_that_was_seen_is_refused(
+def test_an_approval_of_a_different_call_than_the_shown_one_is_rejected(
     server: RunningServer, model: ModelServer
 ) -> None:
     model.follow(WRITE, says("Written."))
@@ -156,7 +158,7 @@ def test_a_question_is_answered_over_http(server: RunningServer, model: ModelSer
     assert found["result"] == "Blue it is."
 
 
-def test_a_run_that_a_terminal_started_continues_in_the_server(
+def test_a_run_started_in_a_terminal_continues_in_the_server(
     workspace: Workspace, server: RunningServer, model: ModelServer
 ) -> None:
     model.follow(ASK, says("Red."))
@@ -198,7 +200,7 @@ def test_a_run_is_forked_and_exported(server: RunningServer, model: ModelServer,
     assert file.stat().st_size > 500
 
 
-def test_the_same_key_starts_one_run_and_another_request_with_it_is_refused(
+def test_an_idempotency_key_starts_one_run_and_rejects_a_different_request(
     server: RunningServer, model: ModelServer
 ) -> None:
     model.follow(says("Done."))
@@ -213,7 +215,7 @@ def test_the_same_key_starts_one_run_and_another_request_with_it_is_refused(
     assert len(server.get("/api/v1/runs")["items"]) == 1
 
 
-def test_runs_are_listed_by_what_is_asked_for_page_by_page(server: RunningServer, model: ModelServer) -> None:
+def test_runs_are_listed_with_filters_and_pages(server: RunningServer, model: ModelServer) -> None:
     model.follow(says("Done."))
     ids = [start(server, task) for task in ("count apples", "count pears", "weigh apples")]
     for run_id in ids:
@@ -234,7 +236,7 @@ def test_runs_are_listed_by_what_is_asked_for_page_by_page(server: RunningServer
         assert client.get("/api/v1/runs", params={"colour": "red"}).status_code == 422
 
 
-def test_problems_have_the_code_and_the_hint_of_the_command_line(
+def test_problems_have_the_codes_and_hints_of_the_command_line(
     server: RunningServer, workspace: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server.client() as client:
@@ -276,7 +278,7 @@ def test_a_killed_server_loses_nothing_and_another_one_continues(workspace: Work
     assert before + after == whole
 
 
-def test_a_run_whose_server_was_killed_twice_at_the_same_point_is_paused_until_it_is_resumed(
+def test_a_run_that_killed_its_server_twice_is_paused_until_resumed(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = cast("dict[str, Any]", json.loads((workspace.folder / "agent.yaml").read_text()))

@@ -58,7 +58,7 @@ def test_agents_and_skills_are_listed(workspace: Workspace) -> None:
     assert [skill["name"] for skill in skills if skill["active"]] == ["greeter"]
 
 
-def test_a_conversation_remembers_what_was_said(server: RunningServer, model: ModelServer) -> None:
+def test_a_conversation_remembers_earlier_messages(server: RunningServer, model: ModelServer) -> None:
     model.follow(says("Hello Ann."), says("You are Ann."))
     made = server.post("/api/v1/conversations", {"name": "tea"}, status=201)
 
@@ -78,7 +78,7 @@ def test_a_conversation_remembers_what_was_said(server: RunningServer, model: Mo
     assert [each["context_id"] for each in listed] == ["tea"]
 
 
-def test_cost_and_metrics_tell_what_was_used(server: RunningServer, model: ModelServer) -> None:
+def test_cost_and_metrics_report_usage(server: RunningServer, model: ModelServer) -> None:
     model.follow(says("Done."))
     wait_until(server, start(server), "completed")
 
@@ -92,7 +92,7 @@ def test_cost_and_metrics_tell_what_was_used(server: RunningServer, model: Model
     assert 'metier_runs{status="in_progress"} 0\n' in metrics.text
 
 
-def test_a_schedule_is_added_run_paused_and_removed(server: RunningServer, model: ModelServer) -> None:
+def test_a_schedule_can_be_added_run_paused_and_removed(server: RunningServer, model: ModelServer) -> None:
     model.follow(says("Watered."))
     definition = {"name": "plants", "cron": "0 7 * * *", "prompt": "water the plants"}
 

@@ -71,7 +71,7 @@ def test_an_approval_is_shown_with_its_diff_and_approving_it_lets_the_run_contin
     assert "Approved by tester: as agreed" in console.open(f"/approvals/{name}") or "as agreed" in console.words()
 
 
-def test_of_two_people_one_decides_and_the_other_is_told_who_did(
+def test_one_of_two_users_decides_and_the_other_sees_who_decided(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     wait_for_approval(scene, model)
@@ -88,7 +88,7 @@ def test_of_two_people_one_decides_and_the_other_is_told_who_did(
     assert (scene.folder / "notes/roadmap.md").read_text() == NOTES
 
 
-def test_a_file_that_changed_after_its_diff_was_shown_is_not_approved(
+def test_a_file_changed_after_its_diff_was_shown_is_not_approved(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     wait_for_approval(scene, model)
@@ -104,7 +104,7 @@ def test_a_file_that_changed_after_its_diff_was_shown_is_not_approved(
     assert 'value="approved"' not in console.page, "there is no button that would be refused"
 
 
-def test_a_script_is_approved_although_only_its_run_knows_its_files(
+def test_a_script_can_be_approved_if_only_its_run_knows_its_files(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Greeted, kindly."))
@@ -134,7 +134,7 @@ def test_an_edited_call_is_shown_with_its_new_diff_before_it_is_approved(
     assert (scene.folder / "notes/roadmap.md").read_text() == NOTES.replace("- rest", "- rest well")
 
 
-def test_edited_arguments_that_are_not_an_object_are_refused_and_nothing_is_decided(
+def test_edited_arguments_that_are_not_an_object_leave_the_approval_open(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     wait_for_approval(scene, model)
@@ -148,7 +148,9 @@ def test_edited_arguments_that_are_not_an_object_are_refused_and_nothing_is_deci
     assert 'value="approved"' in console.page
 
 
-def test_several_approvals_are_decided_together(scene: Workspace, model: ModelServer, console: ConsoleClient) -> None:
+def test_several_approvals_can_be_decided_together(
+    scene: Workspace, model: ModelServer, console: ConsoleClient
+) -> None:
     wait_for_approval(scene, model, task="One")
     wait_for_approval(scene, model, task="Two")
     console.open("/")
@@ -175,7 +177,7 @@ def test_a_question_is_a_form_and_its_answer_reaches_the_model(
     assert "2026-02-01" in str(model.received[-1]["messages"])
 
 
-def test_a_limit_is_raised_in_the_inbox_and_the_run_continues(
+def test_raising_a_limit_in_the_inbox_continues_the_run(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     model.follow(calls("Read", path="notes/roadmap.md"), says("Done."))
@@ -190,7 +192,7 @@ def test_a_limit_is_raised_in_the_inbox_and_the_run_continues(
     assert 'data-status="completed"' in page
 
 
-def test_a_run_shows_its_steps_the_state_at_an_entry_and_forks_there(
+def test_a_run_shows_steps_and_the_state_at_an_entry_where_it_can_be_forked(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     model.follow(calls("Read", path="notes/roadmap.md"), says("It is short."))
@@ -214,9 +216,7 @@ def test_a_run_shows_its_steps_the_state_at_an_entry_and_forks_there(
     assert "Count the lines" in json.dumps(model.received[-1]["messages"])
 
 
-def test_an_entry_that_a_run_does_not_have_is_a_page_that_is_reported(
-    scene: Workspace, model: ModelServer, console: ConsoleClient
-) -> None:
+def test_a_missing_entry_shows_an_error_page(scene: Workspace, model: ModelServer, console: ConsoleClient) -> None:
     model.follow(says("Hello."))
     scene.agent("run", "Say hello", "-q")
 
@@ -239,7 +239,7 @@ def test_an_entry_that_a_run_does_not_have_is_a_page_that_is_reported(
         ("cost=1", (), ("Alpha", "Beta")),
     ],
 )
-def test_the_address_of_the_list_says_which_runs_it_shows(
+def test_the_url_of_the_list_contains_its_filter(
     query: str, shown: tuple[str, ...], hidden: tuple[str, ...], listed: ConsoleClient
 ) -> None:
     page = listed.open(f"/runs?{query}")
@@ -267,14 +267,14 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleClient]:
             yield client
 
 
-def test_a_filter_that_no_run_can_have_is_refused_with_what_there_is(listed: ConsoleClient) -> None:
+def test_an_impossible_filter_is_rejected_with_the_valid_values(listed: ConsoleClient) -> None:
     listed.open("/runs?status=nearly")
 
     assert listed.status == 400
     assert "Use one of" in listed.words()
 
 
-def test_a_shared_run_and_an_export_are_downloads_that_cannot_run(listed: ConsoleClient) -> None:
+def test_shared_runs_and_exports_are_inert_downloads(listed: ConsoleClient) -> None:
     (run_id,) = re.findall(r'/runs/([\w-]+)" title="[^"]*">Alpha', listed.open("/runs"))
 
     for kind in ("share", "export"):
@@ -286,7 +286,7 @@ def test_a_shared_run_and_an_export_are_downloads_that_cannot_run(listed: Consol
         assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
-def test_the_vendored_scripts_are_those_that_their_page_names() -> None:
+def test_the_vendored_scripts_match_their_page() -> None:
     folder = pages.STATIC / "vendor"
     told = dict(re.findall(r"\| `([\w.-]+)` \| `(\w{64})` \|", (folder / "README.md").read_text()))
 
@@ -317,7 +317,7 @@ def test_a_viewer_sees_the_inbox_without_buttons(scene: Workspace, model: ModelS
         ("cat a\u202eb", "cat a\\u202eb"),
     ],
 )
-def test_the_page_of_an_approval_hides_nothing_that_would_run(
+def test_an_approval_page_shows_everything_that_would_run(
     scene: Workspace, model: ModelServer, console: ConsoleClient, command: str, shown: str
 ) -> None:
     model.follow(calls("Bash", command=command), says("Done."))

@@ -36,7 +36,7 @@ def roadmap(scene: Scene) -> Iterator[Path]:
     scene.workspace.write("notes/roadmap.md", NOTES)
 
 
-def test_a_task_is_started_by_its_form_and_watched_until_it_ends(browser: Browser, scene: Scene) -> None:
+def test_a_task_can_be_started_by_its_form_and_watched_until_it_ends(browser: Browser, scene: Scene) -> None:
     context = browser.new_context()
     page = sign_in(context, scene.server)
     scene.model.follow(calls("Read", path="notes/roadmap.md"), says("The week was **good**."))
@@ -57,7 +57,7 @@ def test_a_task_is_started_by_its_form_and_watched_until_it_ends(browser: Browse
     context.close()
 
 
-def test_an_approval_that_comes_up_appears_in_an_open_inbox_and_is_approved_on_a_phone(
+def test_a_new_approval_appears_in_an_open_inbox_and_can_be_approved_on_a_phone(
     browser: Browser, scene: Scene, roadmap: Path
 ) -> None:
     context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
@@ -84,7 +84,9 @@ def test_an_approval_that_comes_up_appears_in_an_open_inbox_and_is_approved_on_a
     context.close()
 
 
-def test_of_two_browsers_one_decides_and_the_other_is_reported(browser: Browser, scene: Scene, roadmap: Path) -> None:
+def test_one_of_two_browsers_decides_and_the_other_sees_the_decision(
+    browser: Browser, scene: Scene, roadmap: Path
+) -> None:
     wait_for_approval(scene.workspace, scene.model, task="Two people look at this")
     # The second one has a page that does not update by itself.
     contexts = [browser.new_context(), browser.new_context(java_script_enabled=False)]
@@ -103,7 +105,9 @@ def test_of_two_browsers_one_decides_and_the_other_is_reported(browser: Browser,
         context.close()
 
 
-def test_a_file_that_changes_after_the_diff_was_shown_is_refused(browser: Browser, scene: Scene, roadmap: Path) -> None:
+def test_approving_a_file_changed_after_its_diff_was_shown_is_rejected(
+    browser: Browser, scene: Scene, roadmap: Path
+) -> None:
     wait_for_approval(scene.workspace, scene.model, task="Change under the diff")
     context = browser.new_context(java_script_enabled=False)
     page = sign_in(context, scene.server)
@@ -120,9 +124,7 @@ def test_a_file_that_changes_after_the_diff_was_shown_is_refused(browser: Browse
     context.close()
 
 
-def test_the_slider_moves_by_keys_through_the_states_of_a_run_which_is_forked_there(
-    browser: Browser, scene: Scene
-) -> None:
+def test_arrow_keys_move_through_the_states_of_a_run_which_can_be_forked_there(browser: Browser, scene: Scene) -> None:
     context = browser.new_context()
     page = sign_in(context, scene.server)
     run_id = scene.workspace.run_ids()[0]
@@ -167,7 +169,7 @@ def test_a_model_call_shows_its_request_and_reply_in_place(browser: Browser, sce
     context.close()
 
 
-def test_dark_and_light_follow_the_system_and_a_choice_stays(browser: Browser, scene: Scene) -> None:
+def test_the_theme_follows_the_system_and_a_choice_is_saved(browser: Browser, scene: Scene) -> None:
     context = browser.new_context(color_scheme="dark")
     page = sign_in(context, scene.server)
     page.goto(f"{scene.server.url}/runs")
@@ -181,7 +183,7 @@ def test_dark_and_light_follow_the_system_and_a_choice_stays(browser: Browser, s
     context.close()
 
 
-def test_an_approval_is_decided_by_the_keyboard_alone(browser: Browser, scene: Scene, roadmap: Path) -> None:
+def test_an_approval_can_be_decided_with_the_keyboard_only(browser: Browser, scene: Scene, roadmap: Path) -> None:
     wait_for_approval(scene.workspace, scene.model, task="Decide me by keys")
     context = browser.new_context()
     page = sign_in(context, scene.server)
@@ -237,7 +239,7 @@ DARK = "axe.run(document, {resultTypes: ['violations'], runOnly: ['color-contras
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed")
-def test_no_page_has_a_serious_fault_for_people_with_disabilities(browser: Browser, scene: Scene) -> None:
+def test_no_page_has_a_serious_accessibility_violation(browser: Browser, scene: Scene) -> None:
     context = browser.new_context(color_scheme="light", viewport=PHONE)
     page = sign_in(context, scene.server)
     page.goto(f"{scene.server.url}/")
@@ -269,7 +271,7 @@ def list_serious(page: Page, question: str) -> list[str]:
     ]
 
 
-def test_pages_are_whole_without_javascript(browser: Browser, scene: Scene) -> None:
+def test_pages_are_complete_without_javascript(browser: Browser, scene: Scene) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = sign_in(context, scene.server)
     page.goto(f"{scene.server.url}/runs/{scene.workspace.run_ids()[0]}")

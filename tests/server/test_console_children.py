@@ -15,7 +15,7 @@ TASKS = [
 ]
 
 
-def test_page_of_a_run_nests_the_children_that_work_together_in_the_order_asked(workspace: Workspace) -> None:
+def test_page_of_a_run_nests_concurrent_children_in_call_order(workspace: Workspace) -> None:
     for name in ("reader", "counter", "asker"):
         add_agent(workspace.folder, name, body=f"You are the {name}.")
     workspace.write("notes.txt", "Bring milk\n")

@@ -44,7 +44,7 @@ def keep(folder: Path, name: str, commit: str, **statuses: Status) -> None:
     save_result(folder / "runs", result)
 
 
-def test_a_case_that_a_commit_broke_is_seen_at_a_glance(scene: Workspace) -> None:
+def test_a_case_broken_by_a_commit_is_highlighted(scene: Workspace) -> None:
     keep(scene.folder, "01", "a", one="passed", two="failed")
     keep(scene.folder, "02", "b", one="failed", two="passed", three="passed")
     with serving(scene.folder) as server, closing(ConsoleClient(server)) as console:
@@ -59,7 +59,7 @@ def test_a_case_that_a_commit_broke_is_seen_at_a_glance(scene: Workspace) -> Non
         assert HOSTILE not in console.page
 
 
-def test_without_evals_the_page_says_how_to_make_some(scene: Workspace) -> None:
+def test_the_page_without_evals_explains_how_to_create_some(scene: Workspace) -> None:
     with serving(scene.folder) as server, closing(ConsoleClient(server)) as console:
         console.open("/evals")
 

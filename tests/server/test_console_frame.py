@@ -50,7 +50,7 @@ def list_views(page: str) -> dict[str, str]:
     return {name: address for address, name in re.findall(r'<a class="own" href="([^"]+)"[^>]*>([^<]+)</a>', page)}
 
 
-def test_a_filter_is_saved_under_a_name_listed_and_removed(console: ConsoleClient) -> None:
+def test_a_filter_can_be_saved_listed_and_removed(console: ConsoleClient) -> None:
     console.open("/runs?q=roadmap&status=completed")
     console.submit("/runs/views", name="  Done   with the roadmap ")
     views = list_views(console.page)
@@ -76,7 +76,7 @@ def test_a_view_belongs_to_the_user_who_saved_it(scene: Scene, console: ConsoleC
     assert list_views(console.page) == {}
 
 
-def test_a_view_without_a_name_or_a_filter_is_refused(console: ConsoleClient) -> None:
+def test_a_saved_view_needs_a_name_and_a_filter(console: ConsoleClient) -> None:
     console.open("/runs?q=hello")
     console.submit("/runs/views", name=" ")
     assert console.status == 400
@@ -100,7 +100,9 @@ def test_a_view_without_a_name_or_a_filter_is_refused(console: ConsoleClient) ->
         ("q=-until:2020-01-01+hello", {"Say hello"}),
     ],
 )
-def test_cost_and_time_bound_the_list_from_both_sides(console: ConsoleClient, address: str, shown: set[str]) -> None:
+def test_the_list_can_be_filtered_by_ranges_of_cost_and_time(
+    console: ConsoleClient, address: str, shown: set[str]
+) -> None:
     console.open(f"/runs?{address}")
 
     assert {task for task in ("Read the roadmap", "Say hello") if task in console.words()} == shown
@@ -122,7 +124,7 @@ def test_signing_out_ends_the_session_of_the_browser(console: ConsoleClient) -> 
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/runs")
 
 
-def test_a_path_that_is_not_there_is_a_page_for_people_and_a_problem_for_programs(
+def test_a_missing_path_returns_a_page_to_browsers_and_a_problem_to_programs(
     scene: Scene, console: ConsoleClient
 ) -> None:
     console.open("/no/such/page")
@@ -142,7 +144,7 @@ def test_a_path_that_is_not_there_is_a_page_for_people_and_a_problem_for_program
 PROGRAMS = (("/no/such/page", "*/*"), ("/api/v1/nothing", "text/html"), ("/static/nothing.js", "text/html,*/*"))
 
 
-def test_a_form_that_is_refused_before_a_page_sees_it_is_answered_with_a_page(console: ConsoleClient) -> None:
+def test_a_form_rejected_by_middleware_returns_a_page(console: ConsoleClient) -> None:
     answer = console.http.post("/tasks", data={"task": "x"}, headers={"accept": "text/html"})
 
     assert answer.status_code == 403

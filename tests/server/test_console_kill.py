@@ -70,7 +70,7 @@ def read_rows(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("driver", ["server", "worker"])
-def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
+def test_a_page_loses_or_duplicates_no_event_when_server_and_driver_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, browser: Browser, driver: str
 ) -> None:
     """The driver is the server itself, or a worker beside it which is killed too."""

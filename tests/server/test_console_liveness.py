@@ -116,7 +116,7 @@ def test_step_of_a_killed_run_is_shown_as_interrupted_and_not_as_running(
     assert ">interrupted</span>" in detail
 
 
-def test_interrupted_step_is_resolved_on_the_page_of_the_run(workspace: Workspace, model: ModelServer) -> None:
+def test_interrupted_step_can_be_resolved_on_the_page_of_the_run(workspace: Workspace, model: ModelServer) -> None:
     run_id = kill_during_a_step(workspace, model)
 
     with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
@@ -140,7 +140,7 @@ def test_dry_run_is_marked_on_its_page(workspace: Workspace, model: ModelServer)
         assert "dry run" in console.words()
 
 
-def test_health_counts_interrupted_runs_apart_from_runs_that_wait_for_a_worker(workspace: Workspace) -> None:
+def test_health_counts_interrupted_runs_separately_from_queued_runs(workspace: Workspace) -> None:
     fill_list(workspace.folder, count=40)
 
     with serving(workspace.folder) as server, closing(ConsoleClient(server)) as console:
@@ -156,7 +156,7 @@ def read_time(page: str) -> str:
     return str(shown)
 
 
-def test_health_names_waiting_runs_without_a_worker_as_a_problem(idle: RunningServer) -> None:
+def test_health_reports_queued_runs_without_a_worker_as_a_problem(idle: RunningServer) -> None:
     with closing(ConsoleClient(idle)) as console:
         console.open("/health")
         assert "waiting for a worker, the oldest" not in console.words()
@@ -206,9 +206,7 @@ def test_run_list_counts_all_runs_of_the_last_day(workspace: Workspace) -> None:
     assert "2,105 runs in the last 24 hours" in console.words()
 
 
-def test_run_that_was_reopened_after_a_limit_does_not_say_that_it_was_interrupted(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_run_reopened_after_a_limit_is_not_shown_as_interrupted(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Glob", pattern="*"), says("Done."))
     workspace.agent("run", "Look around", "--max-turns", "1", "-q")
     assert workspace.agent("resume", "latest", "--max-turns", "5", "-q") == 0
@@ -217,7 +215,7 @@ def test_run_that_was_reopened_after_a_limit_does_not_say_that_it_was_interrupte
     assert [each["reason"] for each in resumed] == ["continued"]
 
 
-def test_question_of_a_run_is_answered_on_the_page_of_the_run(workspace: Workspace, model: ModelServer) -> None:
+def test_question_of_a_run_can_be_answered_on_its_page(workspace: Workspace, model: ModelServer) -> None:
     fields = {"type": "object", "properties": {"date": {"type": "string", "title": "Date"}}, "required": ["date"]}
     model.follow(calls("ask_user", question="When is the release?", fields=fields), says("Planned."))
     workspace.agent("run", "Plan the release", "-q")
@@ -235,7 +233,7 @@ def test_question_of_a_run_is_answered_on_the_page_of_the_run(workspace: Workspa
             pass
 
 
-def test_limit_of_a_run_is_raised_on_the_page_of_the_run(workspace: Workspace, model: ModelServer) -> None:
+def test_limit_of_a_run_can_be_raised_on_its_page(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Glob", pattern="*"), says("Done."))
     workspace.agent("run", "Look around", "--max-turns", "1", "-q")
     (run_id,) = workspace.run_ids()

@@ -53,7 +53,7 @@ def page(browser: Browser, scene: Scene) -> Iterator[Page]:
     context.close()
 
 
-def test_a_step_opens_beside_the_tree_and_has_an_address(page: Page, scene: Scene, browser: Browser) -> None:
+def test_a_step_opens_next_to_the_tree_and_has_a_url(page: Page, scene: Scene, browser: Browser) -> None:
     page.locator("#tree a.line", has_text="word-7").click()
 
     detail = page.locator("#detail")
@@ -91,7 +91,7 @@ def test_turns_collapse_and_expand(page: Page) -> None:
     expect(page.locator("#tree a.line[aria-current]")).to_be_visible()
 
 
-def test_find_shows_the_matching_steps_only_and_enter_opens_the_next_one(page: Page) -> None:
+def test_find_shows_only_matching_steps_and_enter_opens_the_next_one(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("word-1")
 
@@ -130,7 +130,7 @@ def test_a_phone_shows_the_chosen_step_above_the_tree(browser: Browser, scene: S
     context.close()
 
 
-def test_a_run_is_run_again_from_a_step(page: Page, scene: Scene) -> None:
+def test_a_run_can_be_rerun_from_a_step(page: Page, scene: Scene) -> None:
     page.locator("#tree a.line", has_text="word-8").click()
     expect(page.locator("#detail")).to_contain_text("word-8")
     scene.model.follow(calls("Grep", pattern="other-word", path="notes"), says("Another end."))
@@ -162,7 +162,7 @@ def test_calls_and_prompts_have_previous_and_next_instead_of_a_button_for_each_t
         expect(page.get_by_role("heading", level=1)).to_contain_text("turn 10")
 
 
-def test_the_text_of_a_reply_appears_while_it_arrives(page: Page, scene: Scene) -> None:
+def test_the_text_of_a_reply_is_streamed(page: Page, scene: Scene) -> None:
     scene.model.halting.set()
     scene.model.follow(says("It is a long answer with many words that arrive one after the other."))
     page.goto(f"{scene.server.url}/tasks")

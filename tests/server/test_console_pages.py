@@ -43,7 +43,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             yield Scene(workspace, model, console)
 
 
-def test_a_prompt_shows_its_layers_and_where_the_cache_breaks(scene: Scene) -> None:
+def test_a_prompt_shows_its_layers_and_cache_breaks(scene: Scene) -> None:
     run_id = scene.workspace.run_ids()[0]
 
     scene.console.open(f"/runs/{run_id}/prompt?turn=2")
@@ -57,7 +57,7 @@ def test_a_prompt_shows_its_layers_and_where_the_cache_breaks(scene: Scene) -> N
     assert re.search(r"tools [^$]*\$0\.000\d+", words), "each layer has a price"
 
 
-def test_inputs_of_a_task_are_given_as_json_and_a_wrong_one_is_refused_with_all_that_is_wrong(scene: Scene) -> None:
+def test_task_inputs_are_json_and_invalid_ones_are_rejected_with_every_problem(scene: Scene) -> None:
     scene.console.open("/tasks/weekly-report")
     form = scene.console.page
 
@@ -86,7 +86,7 @@ def test_a_message_starts_a_conversation_whose_answer_appears_in_it(scene: Scene
     assert "notes/budget.md" in page, "the step stands in the conversation"
 
 
-def test_an_approval_and_a_question_are_decided_within_the_conversation(scene: Scene) -> None:
+def test_approvals_and_questions_can_be_answered_in_the_conversation(scene: Scene) -> None:
     edit = calls("Edit", path="notes/budget.md", old="Ask Ada.", new="Ask Ben.")
     asks = calls("ask_user", question="Which month?", fields={"type": "object", "properties": {"month": {}}})
     scene.model.follow(edit, asks, says("It is **June** then."))
@@ -109,7 +109,7 @@ def test_an_approval_and_a_question_are_decided_within_the_conversation(scene: S
     assert (scene.workspace.folder / "notes/budget.md").read_text() == "# Budget\n\nAsk Ben.\n"
 
 
-def test_a_decision_leads_to_no_other_address_than_a_conversation(scene: Scene) -> None:
+def test_a_decision_redirects_only_to_a_conversation(scene: Scene) -> None:
     scene.model.follow(calls("Edit", path="notes/budget.md", old="Budget", new="Costs"), says("Done."))
     scene.console.open("/tasks")
     scene.console.submit("/tasks", task="Rename it", mode="live")
@@ -121,20 +121,20 @@ def test_a_decision_leads_to_no_other_address_than_a_conversation(scene: Scene) 
     assert "Everything that is waiting" in scene.console.words()
 
 
-def test_a_request_shows_the_skills_that_would_answer_it(scene: Scene) -> None:
+def test_a_request_shows_the_matching_skills(scene: Scene) -> None:
     page = scene.console.open("/skills?probe=sum+up+the+notes+as+a+report")
 
     assert re.search(r'href="/skills/weekly-report">weekly-report</a>\s*<span class="muted">', page)
 
 
-def test_a_skill_shows_what_it_could_do(scene: Scene) -> None:
+def test_a_skill_shows_its_capabilities(scene: Scene) -> None:
     scene.console.open("/skills/greeter")
 
     assert "scripts/greet.py" in scene.console.words()
     assert "Tree now" in scene.console.words()
 
 
-def test_a_draft_of_rules_shows_which_past_calls_it_changes_before_it_is_saved(scene: Scene) -> None:
+def test_draft_rules_show_the_past_calls_they_change_before_saving(scene: Scene) -> None:
     file = Path(scene.workspace.folder) / ".agent/policy.yaml"
     rules = "tool_approvals:\n  rules:\n    - {tool: Read, allow: false}\n"
     scene.console.open("/policy")
@@ -151,7 +151,7 @@ def test_a_draft_of_rules_shows_which_past_calls_it_changes_before_it_is_saved(s
     file.unlink()
 
 
-def test_rules_that_cannot_be_used_are_refused_and_not_saved(scene: Scene) -> None:
+def test_invalid_rules_are_rejected_and_not_saved(scene: Scene) -> None:
     scene.console.open("/policy")
 
     scene.console.submit("/policy", rules="tool_approvals: {rules: [{tool: Nothing, allow: maybe}]}", do="save")
@@ -160,13 +160,13 @@ def test_rules_that_cannot_be_used_are_refused_and_not_saved(scene: Scene) -> No
     assert not (scene.workspace.folder / ".agent/policy.yaml").exists()
 
 
-def test_a_call_is_explained_with_what_every_scope_says(scene: Scene) -> None:
+def test_a_call_is_explained_with_the_verdict_of_every_scope(scene: Scene) -> None:
     scene.console.open('/policy?tool=Bash&arguments={"command": "git push"}')
 
     assert "Approval required" in scene.console.words()
 
 
-def test_costs_are_added_up_by_what_the_address_says(scene: Scene) -> None:
+def test_costs_are_grouped_by_the_url_parameters(scene: Scene) -> None:
     scene.console.open("/cost?by=task&since=24h")
     assert "Read the roadmap" in scene.console.words()
     assert "By day and task" in scene.console.words()
@@ -178,14 +178,14 @@ def test_costs_are_added_up_by_what_the_address_says(scene: Scene) -> None:
     assert scene.console.status == 400
 
 
-def test_health_says_what_doctor_finds(scene: Scene) -> None:
+def test_health_shows_the_findings_of_doctor(scene: Scene) -> None:
     scene.console.open("/health")
 
     assert "SQLite" in scene.console.words() or "sqlite" in scene.console.words()
     assert "Providers" in scene.console.words()
 
 
-def test_health_names_the_process_that_drives_a_run_and_what_waits_in_a_queue(scene: Scene) -> None:
+def test_health_shows_the_driver_of_a_run_and_the_queue(scene: Scene) -> None:
     scene.model.silent.set()
     scene.console.open("/tasks")
     scene.console.submit("/tasks", task="Take your time", mode="live")
@@ -196,7 +196,7 @@ def test_health_names_the_process_that_drives_a_run_and_what_waits_in_a_queue(sc
     assert "Take your time" in page
 
 
-def test_health_names_the_mcp_servers_of_the_workspace_and_whether_they_are_accepted(scene: Scene) -> None:
+def test_health_lists_mcp_servers_and_their_acceptance(scene: Scene) -> None:
     scene.console.open("/health")
     assert "MCP servers None configured." in scene.console.words()
     file = scene.workspace.write(".mcp.json", '{"mcpServers": {"library": {"command": "library-server"}}}')
@@ -206,7 +206,7 @@ def test_health_names_the_mcp_servers_of_the_workspace_and_whether_they_are_acce
     assert "library off not accepted, so it is not started" in scene.console.words()
 
 
-def test_a_schedule_is_paused_and_resumed(scene: Scene) -> None:
+def test_a_schedule_can_be_paused_and_resumed(scene: Scene) -> None:
     scene.console.open("/schedules")
     assert "Sum up the day" in scene.console.words()
 

@@ -62,7 +62,7 @@ def read_boxes(page: str) -> list[str]:
     return [unescape(text) for text in re.findall(r'<pre class="box" tabindex="0">(.*?)</pre>', page, re.DOTALL)]
 
 
-def test_a_model_call_opens_its_whole_request_and_its_whole_reply(scene: Scene) -> None:
+def test_a_model_call_shows_its_full_request_and_reply(scene: Scene) -> None:
     scene.console.open(f"/runs/{scene.written}?step=call-1")
     assert f'hx-get="/runs/{scene.written}/calls/1"' in scene.console.page
 
@@ -78,14 +78,14 @@ def test_a_model_call_opens_its_whole_request_and_its_whole_reply(scene: Scene) 
     assert "Written." in part
 
 
-def test_a_turn_in_which_no_model_was_asked_is_refused(scene: Scene) -> None:
+def test_a_turn_without_a_model_call_is_rejected(scene: Scene) -> None:
     scene.console.open(f"/runs/{scene.written}/calls/9")
 
     assert scene.console.status == 400
     assert "It has turns 1 to 2" in scene.console.words()
 
 
-def test_a_step_shows_its_verdict_with_the_rule_and_its_class_of_effect(scene: Scene) -> None:
+def test_a_step_shows_its_verdict_rule_and_effect_class(scene: Scene) -> None:
     scene.console.open(f"/runs/{scene.written}")
     words = scene.console.words()
 
@@ -93,7 +93,7 @@ def test_a_step_shows_its_verdict_with_the_rule_and_its_class_of_effect(scene: S
     assert re.search(r"Effect \w+", words)
 
 
-def test_a_file_of_a_run_is_a_sandboxed_download_until_it_is_another_one(scene: Scene) -> None:
+def test_a_file_of_a_run_can_be_downloaded_until_it_changes(scene: Scene) -> None:
     scene.console.open(f"/runs/{scene.written}")
     (address,) = re.findall(
         rf'href="(/runs/{scene.written}/artifacts/\w+)" download>notes/week.md<', scene.console.page
@@ -112,14 +112,14 @@ def test_a_file_of_a_run_is_a_sandboxed_download_until_it_is_another_one(scene: 
     scene.workspace.write("notes/week.md", "# Week\n\n<script>alert(1)</script>\n")
 
 
-def test_a_hash_that_the_run_did_not_write_is_refused(scene: Scene) -> None:
+def test_a_hash_not_written_by_the_run_is_rejected(scene: Scene) -> None:
     scene.console.open(f"/runs/{scene.written}/artifacts/{'0' * 64}")
 
     assert scene.console.status == 400
     assert "wrote no file of this hash" in scene.console.words()
 
 
-def test_the_steps_of_child_runs_stand_in_the_waterfall_with_their_own_changes_and_calls(scene: Scene) -> None:
+def test_steps_of_child_runs_are_in_the_waterfall_with_their_changes_and_calls(scene: Scene) -> None:
     page = scene.console.open(f"/runs/{scene.task}")
     rows = re.findall(r'<a class="line[^"]*" id="row-([^"]+)" href="([^"#]+)#detail"', page)
     names = [name for name, _ in rows]
@@ -138,7 +138,7 @@ def test_the_steps_of_child_runs_stand_in_the_waterfall_with_their_own_changes_a
         assert scene.console.status == 200
 
 
-def test_a_run_is_replayed_and_found_equal_or_shown_where_it_first_differs(scene: Scene) -> None:
+def test_a_replay_is_equal_or_shows_the_first_difference(scene: Scene) -> None:
     scene.console.open(f"/runs/{scene.written}")
     assert f'href="/runs/{scene.written}/replay"' in scene.console.page
     scene.console.open(f"/runs/{scene.written}/replay")
@@ -158,7 +158,7 @@ def test_a_run_is_replayed_and_found_equal_or_shown_where_it_first_differs(scene
     assert "Replay matches." in (scene.console.open(f"/runs/{scene.written}/replay") and scene.console.words())
 
 
-def test_undo_shows_what_it_would_change_and_which_file_changed_since_and_puts_back_what_is_wanted(
+def test_undo_shows_changes_and_conflicts_and_restores_selected_files(
     scene: Scene,
 ) -> None:
     file = scene.workspace.write("notes/week.md", "mine\n")

@@ -32,7 +32,7 @@ def console(source: Path, workspace: Workspace) -> Iterator[ConsoleClient]:
         yield client
 
 
-def test_an_update_shows_its_capabilities_and_files_before_exactly_that_is_installed(
+def test_an_update_shows_capabilities_and_files_and_installs_exactly_those(
     console: ConsoleClient, source: Path, model: ModelServer
 ) -> None:
     del model

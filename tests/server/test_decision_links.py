@@ -57,7 +57,7 @@ def read_hash(page: httpx2.Response) -> str:
     return found[1]
 
 
-def test_link_of_a_message_decides_its_approval_once_and_gives_nothing_else(
+def test_link_of_a_message_decides_its_approval_once_and_grants_nothing_else(
     told: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     with receiving() as receiver:
@@ -101,9 +101,7 @@ def test_link_of_a_message_decides_its_approval_once_and_gives_nothing_else(
     assert (told.folder / "a.txt").read_text() == "x"
 
 
-def test_file_that_changed_since_the_diff_is_not_approved_by_a_link_or_the_api_and_can_be_denied(
-    told: Workspace, model: ModelServer
-) -> None:
+def test_file_changed_since_its_diff_can_only_be_denied_by_link_or_api(told: Workspace, model: ModelServer) -> None:
     told.write("a.txt", "as the diff shows it\n")
     with receiving() as receiver:
         told.configure(model=use_model(model), runtime=QUICK, notify={"webhook_url": receiver.url})
@@ -121,9 +119,7 @@ def test_file_that_changed_since_the_diff_is_not_approved_by_a_link_or_the_api_a
     assert (told.folder / "a.txt").read_text() == "changed meanwhile\n"
 
 
-def test_link_that_is_too_old_or_whose_approval_was_decided_decides_nothing(
-    told: Workspace, model: ModelServer, tmp_path: Path
-) -> None:
+def test_expired_or_used_link_decides_nothing(told: Workspace, model: ModelServer, tmp_path: Path) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), calls("Write", path="b.txt", content="x"), says("Done"))
     with receiving() as receiver:
         told.configure(model=use_model(model), runtime=QUICK, notify={"webhook_url": receiver.url})

@@ -49,7 +49,7 @@ def check_command(words: list[str]) -> None:
     assert {word for word in words[1:] if word.startswith("--")} <= known, words
 
 
-def test_the_container_file_is_made_of_known_instructions_and_starts_our_commands() -> None:
+def test_the_container_file_uses_known_instructions_and_existing_commands() -> None:
     found = read_instructions()
     names = [name for name, _ in found]
     known = {"FROM", "RUN", "COPY", "USER", "WORKDIR", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
@@ -68,7 +68,7 @@ def test_the_container_file_is_made_of_known_instructions_and_starts_our_command
     )
 
 
-def test_the_compose_file_names_commands_settings_and_services_that_exist() -> None:
+def test_the_compose_file_uses_existing_commands_settings_and_services() -> None:
     services = read_services()
     settings = {name for key in all_leaves() for name in variables_of(key)} | OWN
 
@@ -81,7 +81,7 @@ def test_the_compose_file_names_commands_settings_and_services_that_exist() -> N
         assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
 
-def test_the_server_of_the_compose_file_starts_with_its_environment_and_drives_nothing_itself(
+def test_the_compose_server_starts_with_its_environment_and_drives_no_runs(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {name: str(value) for name, value in read_services()["server"]["environment"].items()}
@@ -108,7 +108,7 @@ def test_the_server_of_the_compose_file_starts_with_its_environment_and_drives_n
     assert elsewhere.status_code == 421
 
 
-def test_two_servers_share_runs_on_postgresql_and_each_streams_what_the_other_drives(
+def test_two_servers_on_postgresql_stream_each_others_runs(
     workspace: Workspace, model: ModelServer, postgres_url: str, tmp_path: Path
 ) -> None:
     """The second one is on another machine: it has another folder, and no event log of the run."""
@@ -130,7 +130,7 @@ def test_two_servers_share_runs_on_postgresql_and_each_streams_what_the_other_dr
     assert found["result"] == "From the first."
 
 
-def test_approval_that_two_servers_decide_at_once_has_one_decision_and_one_effect(
+def test_approval_decided_by_two_servers_concurrently_has_one_decision_and_one_effect(
     workspace: Workspace, model: ModelServer, postgres_url: str
 ) -> None:
     model.follow(WRITE, says("Written."))
@@ -199,7 +199,7 @@ def test_a_page_of_another_server_continues_when_its_listening_connection_is_los
     assert seen.count("run_finished") == seen.count("run_paused") == seen.count("run_started") == 1
 
 
-def test_behind_a_proxy_the_server_answers_below_its_path_and_believes_named_proxies_only(
+def test_the_server_works_below_a_proxy_path_and_trusts_only_named_proxies(
     workspace: Workspace,
 ) -> None:
     configure_server(workspace, root_path="/agent", allowed_hosts=["agents.example.org"], trusted_proxies=["127.0.0.1"])
@@ -221,7 +221,7 @@ def test_behind_a_proxy_the_server_answers_below_its_path_and_believes_named_pro
     assert outside.headers["location"] == "/agent/login?next=/runs"
 
 
-def test_forwarded_headers_of_others_are_not_believed(workspace: Workspace) -> None:
+def test_forwarded_headers_of_other_hosts_are_ignored(workspace: Workspace) -> None:
     configure_server(workspace, trusted_proxies=["192.0.2.1"])
     with serving(workspace.folder) as server, server.client("") as client:
         signed = client.post("/login", data={"token": server.token}, headers={"x-forwarded-proto": "https"})
@@ -230,7 +230,7 @@ def test_forwarded_headers_of_others_are_not_believed(workspace: Workspace) -> N
 
 
 @pytest.mark.parametrize("name", ["serve", "worker"])
-def test_systemd_units_start_our_commands_without_privileges(name: str) -> None:
+def test_systemd_units_start_existing_commands_without_privileges(name: str) -> None:
     lines = (DEPLOY / f"agent-{name}@.service").read_text(encoding="utf-8").splitlines()
     settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
@@ -241,7 +241,7 @@ def test_systemd_units_start_our_commands_without_privileges(name: str) -> None:
     assert settings["ReadWritePaths"] == settings["WorkingDirectory"] == "%f"
 
 
-def test_build_context_has_what_the_container_file_copies_and_nothing_else() -> None:
+def test_build_context_contains_only_files_copied_by_the_container_file() -> None:
     lines = (DEPLOY.parent / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     sent = {line.removeprefix("!") for line in patterns if line.startswith("!")}
@@ -252,7 +252,7 @@ def test_build_context_has_what_the_container_file_copies_and_nothing_else() -> 
     assert not {line for line in sent if line.startswith((".env", "runs", ".git/"))}
 
 
-def test_versions_of_the_lock_constrain_the_image() -> None:
+def test_lock_versions_constrain_the_image() -> None:
     (install,) = [rest for name, rest in read_instructions() if name == "RUN" and "pip install" in rest]
     script = install.partition(" > ")[0].replace(
         "/src/requirements.lock", quote(str(DEPLOY.parent / "requirements.lock"))

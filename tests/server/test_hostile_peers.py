@@ -67,9 +67,7 @@ def test_a_message_of_ten_megabytes_is_refused_and_wrong_ids_are_unknown(
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_requests_without_end_are_refused_for_that_user_alone(
-    door: str, workspace: Workspace, model: ModelServer
-) -> None:
+def test_endless_requests_are_rejected_only_for_that_user(door: str, workspace: Workspace, model: ModelServer) -> None:
     limits = {"requests_per_minute": 30}
     workspace.configure(model=use_model(model), runtime=QUICK, server=limits)
     method = "tools/list" if door == "/mcp" else "ListTasks"
@@ -83,9 +81,7 @@ def test_requests_without_end_are_refused_for_that_user_alone(
     assert card.status_code == 200
 
 
-def test_thousands_of_requests_on_one_connection_are_refused_and_the_user_is_served_again_later(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_thousands_of_requests_on_one_connection_are_rate_limited(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime=QUICK, server={"requests_per_minute": 60})
 
     with serving(workspace.folder) as server, server.client() as client, server.client("") as stranger:
@@ -110,7 +106,7 @@ def test_thousands_of_requests_on_one_connection_are_refused_and_the_user_is_ser
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_streams_that_are_not_read_do_not_keep_others_from_their_answers(
+def test_unread_streams_do_not_block_other_requests(
     door: str, workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Done."))
@@ -126,7 +122,7 @@ def test_streams_that_are_not_read_do_not_keep_others_from_their_answers(
     assert health.status_code == 200
 
 
-def test_answers_that_an_mcp_client_does_not_read_wait_for_it_and_hold_up_no_other(server: RunningServer) -> None:
+def test_unread_answers_of_an_mcp_client_do_not_block_others(server: RunningServer) -> None:
     with ExitStack() as open_connections, server.client() as client:
         slow = [open_connections.enter_context(connected(server, room=1024)) for _ in range(5)]
         many = build_request(server, "/mcp", "tools/list") * 99
@@ -185,7 +181,7 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def test_an_a2a_caller_cannot_widen_what_its_task_may_do(workspace: Workspace, model: ModelServer) -> None:
+def test_an_a2a_caller_cannot_extend_the_permissions_of_its_task(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
     model.follow(calls("Write", path="a.txt", content="x"), says("Written."))
     wishes = {"profile": "permissive", "model": "other/model", "approve": True, "tool_approvals": {"Write": "allow"}}
@@ -200,7 +196,7 @@ def test_an_a2a_caller_cannot_widen_what_its_task_may_do(workspace: Workspace, m
     assert not (workspace.folder / "a.txt").exists()
 
 
-def test_a_task_of_one_workspace_is_unknown_at_the_doors_of_another(
+def test_a_task_of_one_workspace_is_unknown_in_another(
     workspace: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
     model.follow(says("Here."))

@@ -30,7 +30,7 @@ def call(client: httpx2.Client, method: str, *, header: str = "", **params: Any)
     return client.post("/mcp", json=body, headers=headers)
 
 
-def test_mcp_wants_a_token_and_takes_no_cookie(server: RunningServer) -> None:
+def test_mcp_requires_a_token_and_ignores_cookies(server: RunningServer) -> None:
     with server.client("") as nobody, server.sign_in() as browser, server.client() as client:
         answers = [call(each, "tools/list").status_code for each in (nobody, browser)]
         listed = call(client, "tools/list").json()
@@ -53,7 +53,7 @@ def list_runs(client: httpx2.Client) -> set[str]:
     return {each["uri"] for each in listed if each["uri"].startswith("metier://runs/")}
 
 
-def test_a_peer_reads_only_runs_that_it_started(workspace: Workspace, model: ModelServer) -> None:
+def test_a_peer_can_read_only_its_own_runs(workspace: Workspace, model: ModelServer) -> None:
     tokens = configure_peers(workspace, model)
     model.follow(says("For the user."), says("For peer one."))
     assert workspace.agent("run", "-q", "A run of the user") == 0
@@ -97,7 +97,7 @@ def test_a_task_of_one_peer_is_unknown_to_another(workspace: Workspace, model: M
     assert kept["result"]["status"] in ("working", "input_required")
 
 
-def test_a_session_is_served_only_to_the_peer_that_opened_it(workspace: Workspace, model: ModelServer) -> None:
+def test_a_session_is_available_only_to_its_peer(workspace: Workspace, model: ModelServer) -> None:
     tokens = configure_peers(workspace, model)
     headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -115,7 +115,7 @@ def test_a_session_is_served_only_to_the_peer_that_opened_it(workspace: Workspac
     assert answers == {"two": 404, "one": 200}
 
 
-def test_an_approval_is_a_link_that_a_user_opens_and_no_answer_decides_it(
+def test_an_approval_is_a_link_for_a_user_and_cannot_be_decided_by_an_answer(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})

@@ -51,7 +51,7 @@ def call(server: RunningServer, operation: Operation, mode: GenerationMode) -> l
 
 
 @pytest.mark.slow
-def test_no_route_fails_whatever_it_is_given(workspace: Workspace, model: ModelServer) -> None:
+def test_no_route_fails_on_arbitrary_input(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     configure_server(workspace, requests_per_minute=100_000)
     with serving(workspace.folder) as server:

@@ -19,7 +19,7 @@ def remote(server: RunningServer) -> RunningServer:
     return server
 
 
-def test_a_task_is_given_to_a_server_and_its_answer_is_printed(
+def test_a_task_is_sent_to_a_server_and_its_answer_is_printed(
     workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(calls("use_skill", skill="greeter", reason="fits"), says("Hello there."))
@@ -45,7 +45,7 @@ def test_a_remote_run_prints_the_object_of_a_local_one(
     assert {name: far[name] for name in same} == {name: near[name] for name in same}
 
 
-def test_an_approval_is_listed_and_decided_from_afar(
+def test_an_approval_is_listed_and_decided_remotely(
     workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(calls("Write", path="note.txt", content="hi\n"), says("Written."))
@@ -61,7 +61,7 @@ def test_an_approval_is_listed_and_decided_from_afar(
     assert "was already approved by 'tester'" in capsys.readouterr().err
 
 
-def test_a_chat_with_a_server_remembers_what_was_said(
+def test_a_chat_with_a_server_remembers_earlier_messages(
     workspace: Workspace,
     remote: RunningServer,
     model: ModelServer,
@@ -115,7 +115,7 @@ def test_a_run_on_a_server_is_answered_and_resumed(
     assert capsys.readouterr().out == "Painted.\n"
 
 
-def test_commands_and_options_that_concern_this_machine_are_refused(
+def test_local_commands_and_options_are_rejected(
     workspace: Workspace, remote: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert workspace.agent("--server", remote.url, "skills", "list") == 2
@@ -124,7 +124,7 @@ def test_commands_and_options_that_concern_this_machine_are_refused(
     assert "No such option: --image" in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there_and_one_without_a_token_are_reported(
+def test_unreachable_servers_and_missing_tokens_are_reported(
     workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert workspace.agent("--server", "http://127.0.0.1:9", "runs", "list") == 2

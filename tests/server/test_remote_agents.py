@@ -57,7 +57,7 @@ def wait_for_status(server: RunningServer, run_id: str, status: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_remote_agent_is_delegated_to_like_one_of_the_workspace(
+def test_a_run_delegates_to_a_remote_agent_like_to_a_local_one(
     workspace: Workspace,
     model: ModelServer,
     server: RunningServer,
@@ -76,7 +76,7 @@ def test_a_remote_agent_is_delegated_to_like_one_of_the_workspace(
     assert "Bonjour" in json.dumps(near_model.received[1])
 
 
-def test_a_remote_agent_carries_out_the_step_of_a_task(
+def test_a_remote_agent_can_run_a_task_step(
     workspace: Workspace,
     model: ModelServer,
     server: RunningServer,
@@ -95,7 +95,7 @@ def test_a_remote_agent_carries_out_the_step_of_a_task(
     assert near_model.received == []
 
 
-def test_a_question_of_a_remote_agent_is_asked_here_and_its_answer_goes_there(
+def test_a_question_of_a_remote_agent_is_asked_locally_and_the_answer_is_sent_back(
     workspace: Workspace,
     model: ModelServer,
     server: RunningServer,
@@ -113,7 +113,7 @@ def test_a_question_of_a_remote_agent_is_asked_here_and_its_answer_goes_there(
     assert "French" in json.dumps(model.received[1])
 
 
-def test_text_of_a_remote_agent_that_looks_like_a_decision_is_a_result_and_runs_nothing(
+def test_decision_like_text_of_a_remote_agent_is_only_a_result(
     workspace: Workspace,
     model: ModelServer,
     server: RunningServer,
@@ -134,7 +134,7 @@ def test_text_of_a_remote_agent_that_looks_like_a_decision_is_a_result_and_runs_
     assert not (near.folder / "owned.txt").exists()
 
 
-def test_a_remote_agent_killed_on_either_side_works_once(
+def test_remote_work_runs_once_if_either_side_is_killed(
     workspace: Workspace, model: ModelServer, near: Workspace, near_model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(says("Bonjour"))
@@ -163,7 +163,7 @@ def test_a_remote_agent_killed_on_either_side_works_once(
     assert len(list((near.folder / "runs").glob("child-*"))) == 1
 
 
-def test_a_run_that_is_canceled_while_a_remote_agent_asks_is_canceled_there(
+def test_cancellation_during_a_remote_question_reaches_the_remote_agent(
     workspace: Workspace,
     model: ModelServer,
     server: RunningServer,
@@ -182,7 +182,7 @@ def test_a_run_that_is_canceled_while_a_remote_agent_asks_is_canceled_there(
     assert server.get(f"/api/v1/runs/{remote}")["status"] == "canceled"
 
 
-def test_a_run_that_is_canceled_while_the_model_of_a_remote_agent_is_asked_is_canceled_there(
+def test_cancellation_during_a_remote_model_call_reaches_the_remote_agent(
     workspace: Workspace,
     model: ModelServer,
     server: RunningServer,
@@ -209,7 +209,7 @@ def test_a_run_that_is_canceled_while_the_model_of_a_remote_agent_is_asked_is_ca
     assert not (workspace.folder / "late.txt").exists()
 
 
-def test_a_cancellation_reaches_a_remote_agent_at_work_after_its_server_came_back(
+def test_cancellation_reaches_a_busy_remote_agent_after_its_server_restarts(
     workspace: Workspace, model: ModelServer, near: Workspace, near_model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.follow(calls("ask_user", question="Into which language?"), says("Bonjour"))
@@ -262,7 +262,7 @@ def answering(card: dict[str, object]) -> Generator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def test_an_answer_that_is_too_large_ends_the_run_with_a_clear_error(
+def test_an_oversized_answer_ends_the_run_with_a_clear_error(
     near: Workspace, near_model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with answering({"name": "x" * 5_000_000}) as (url, asked):
@@ -274,7 +274,7 @@ def test_an_answer_that_is_too_large_ends_the_run_with_a_clear_error(
     assert "answered with more than 4194304 bytes" in capsys.readouterr().err
 
 
-def test_a_card_that_names_an_address_elsewhere_is_not_followed_with_the_token(
+def test_the_token_is_not_sent_to_another_host_named_in_a_card(
     workspace: Workspace,
     near: Workspace,
     near_model: ModelServer,

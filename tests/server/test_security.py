@@ -51,7 +51,7 @@ def test_a_forged_write_is_refused_and_starts_nothing(
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_stream_for_a_page_of_another_origin_is_refused(server: RunningServer, site: str) -> None:
+def test_a_stream_for_another_origin_is_rejected(server: RunningServer, site: str) -> None:
     headers = {"accept": "text/event-stream", "sec-fetch-site": site, "sec-fetch-mode": "cors"}
     with server.sign_in() as client:
         answer = client.get(f"{RUNS}/latest/events", headers=headers)
@@ -60,7 +60,7 @@ def test_a_stream_for_a_page_of_another_origin_is_refused(server: RunningServer,
     assert (answer.status_code, forged.status_code) == (403, 403)
 
 
-def test_no_answer_allows_another_origin_to_read_it(server: RunningServer) -> None:
+def test_no_response_allows_another_origin(server: RunningServer) -> None:
     with server.client() as client:
         answer = client.get(RUNS)
         asked = client.options(
@@ -90,14 +90,14 @@ def test_a_one_time_code_signs_in_once(server: RunningServer) -> None:
     assert (second.status_code, "set-cookie" in second.headers, outside.status_code) == (401, False, 401)
 
 
-def test_signing_in_leads_only_to_pages_of_this_server(server: RunningServer) -> None:
+def test_sign_in_redirects_only_to_pages_of_this_server(server: RunningServer) -> None:
     with httpx2.Client(base_url=server.url, trust_env=False, verify=TLS) as browser:
         for wanted in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
             answer = browser.post("/login", data={"token": server.token, "next": wanted})
             assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
-def test_a_browser_needs_the_csrf_token_of_its_session_to_change_something(server: RunningServer) -> None:
+def test_a_browser_needs_the_csrf_token_of_its_session_for_changes(server: RunningServer) -> None:
     assert server.state is not None
     access = server.state.access
     with server.sign_in() as browser:
@@ -116,7 +116,7 @@ def test_a_browser_needs_the_csrf_token_of_its_session_to_change_something(serve
     assert (left.status_code, left.headers["location"]) == (303, "/login")
 
 
-def test_a_changed_or_old_cookie_is_none(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modified_or_expired_cookie_is_ignored(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.state is not None
     access = server.state.access
     with server.sign_in() as browser:
@@ -130,9 +130,7 @@ def test_a_changed_or_old_cookie_is_none(server: RunningServer, monkeypatch: pyt
         assert answer.status_code == 401
 
 
-def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_roles_restrict_named_users_and_decisions_record_their_names(workspace: Workspace, model: ModelServer) -> None:
     tokens = {role: make_token() for role in ("peer", "viewer", "approver", "operator")}
     users = [build_entry(f"the-{role}", cast("Any", role), token) for role, token in tokens.items()]
     configure_server(workspace, users=users)
@@ -164,9 +162,7 @@ def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
     assert [attempt["decided_by"] for attempt in record["attempts"]] == ["the-approver", "the-operator"]
 
 
-def test_editing_a_call_raising_limits_and_accepting_code_need_a_grant(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_editing_calls_raising_limits_and_accepting_code_need_a_grant(workspace: Workspace, model: ModelServer) -> None:
     tokens = {"plain": make_token(), "granted": make_token()}
     users = [
         build_entry("plain", "approver", tokens["plain"]),
@@ -220,7 +216,7 @@ def test_new_user_with_a_grant_gets_an_entry_that_the_settings_accept(
     assert workspace.agent("serve", "--new-user", "bob", "--role", "viewer", "--grant", "edit") == 2
 
 
-def test_a_body_that_is_too_long_is_refused_whether_its_length_is_announced_or_not(server: RunningServer) -> None:
+def test_an_oversized_body_is_rejected_with_or_without_content_length(server: RunningServer) -> None:
     long = json.dumps({"task": "x" * 2_000_000}).encode()
     headers = {"content-type": "application/json"}
     with server.client() as client:
@@ -230,7 +226,7 @@ def test_a_body_that_is_too_long_is_refused_whether_its_length_is_announced_or_n
     assert (announced.status_code, chunked.status_code) == (413, 413)
 
 
-def test_too_many_requests_and_too_many_wrong_tokens_are_held_back(workspace: Workspace) -> None:
+def test_excess_requests_and_invalid_tokens_are_rate_limited(workspace: Workspace) -> None:
     configure_server(workspace, requests_per_minute=5)
     with serving(workspace.folder) as server, server.client() as client, server.client("wrong") as guesser:
         # As many as a slow machine needs: the limits refill while requests are answered.
@@ -284,7 +280,7 @@ def test_roles_of_a_proxy_need_its_secret(workspace: Workspace, capsys: pytest.C
     assert "AGENT_SERVER_PROXY_SECRET" in capsys.readouterr().err
 
 
-def test_every_answer_has_a_policy_with_a_nonce_of_its_own(server: RunningServer) -> None:
+def test_every_response_has_a_content_security_policy_with_its_own_nonce(server: RunningServer) -> None:
     with server.client("") as client:
         answers = [client.get("/login") for _ in range(2)]
         problem = client.get("/nothing")
@@ -341,7 +337,7 @@ def test_no_token_and_no_code_is_logged(
     assert code not in said
 
 
-def test_hosts_are_compared_whole_and_with_their_port() -> None:
+def test_hosts_are_compared_completely_and_with_their_port() -> None:
     allowed = build_allowed(host="127.0.0.1", port=8321, named=("agents.example.org", "box:9000"))
 
     assert all(
@@ -366,7 +362,7 @@ def test_hosts_are_compared_whole_and_with_their_port() -> None:
     ]  # fmt: skip
 
 
-def test_a_key_that_makes_sessions_must_be_long(
+def test_a_session_key_must_be_long(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AGENT_SERVER_SECRET", "short")

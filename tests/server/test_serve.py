@@ -11,7 +11,7 @@ from running_server import RunningServer, serving_process
 
 
 @pytest.mark.slow
-def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(workspace: Workspace) -> None:
+def test_serve_prints_one_line_and_writes_a_token_readable_only_by_its_user(workspace: Workspace) -> None:
     with serving_process(workspace.folder) as served:
         mode = stat.S_IMODE(served.token_file.stat().st_mode)
         folder_mode = stat.S_IMODE(served.token_file.parent.stat().st_mode)
@@ -27,7 +27,7 @@ def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(wo
 
 
 @pytest.mark.slow
-def test_several_processes_serve_one_address_and_all_end_with_the_first(workspace: Workspace) -> None:
+def test_several_processes_share_one_address_and_all_end_with_the_first(workspace: Workspace) -> None:
     # Each process is `python -c "from multiprocessing…"` in this folder, and must not find this one.
     workspace.write("multiprocessing.py", "open('escaped', 'w')\n")
     with serving_process(workspace.folder, "--workers", "2") as served:
@@ -40,7 +40,7 @@ def test_several_processes_serve_one_address_and_all_end_with_the_first(workspac
     assert not (workspace.folder / "escaped").exists()
 
 
-def test_an_address_that_others_can_reach_needs_named_hosts_and_users(
+def test_a_public_address_requires_named_hosts_and_users(
     workspace: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert workspace.agent("serve", "--host", "0.0.0.0", "--port", "0") == 2

@@ -62,9 +62,7 @@ def wait_for_watchers(server: RunningServer, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_does_not_read_is_dropped_and_the_others_get_everything(
-    workspace: Workspace, model: ModelServer
-) -> None:
+def test_a_stalled_reader_is_dropped_and_others_get_every_event(workspace: Workspace, model: ModelServer) -> None:
     model.follow(WRITE)
     with serving(workspace.folder) as server:
         run_id = start(server, "write a note", profile="guarded")

@@ -16,7 +16,7 @@ def find_traces(workspace: Workspace) -> set[str]:
     return {str(json.loads(line)["trace_id"]) for file in files for line in file.read_text().splitlines()}
 
 
-def test_a_run_that_is_started_over_http_is_part_of_the_trace_of_the_request(
+def test_a_run_started_over_http_is_part_of_the_trace_of_the_request(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(says("Done."))
