@@ -236,7 +236,7 @@ def refused(args: list[str], place: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("name", BAD_FILES)
 @pytest.mark.parametrize("command", ["show", "validate"])
-def test_bad_file_is_refused_with_its_line(
+def test_invalid_file_is_rejected_with_its_line(
     name: str, command: str, *, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content, expected = BAD_FILES[name]
@@ -245,7 +245,7 @@ def test_bad_file_is_refused_with_its_line(
     assert refused(["config", command], place, capsys) == expected
 
 
-def test_yaml_syntax_error_is_refused_with_its_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_syntax_error_is_reported_with_its_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").write_text("model:\n  name: a\n  provider: [gemini\n", encoding="utf-8")
 
     (problem,) = refused(["config", "validate"], place, capsys)
@@ -253,7 +253,7 @@ def test_yaml_syntax_error_is_refused_with_its_line(place: Path, capsys: pytest.
     assert problem.startswith("agent.yaml:4: error: YAML syntax error: ")
 
 
-def test_anchor_bomb_is_refused_at_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_anchor_bomb_is_rejected_immediately(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").write_text(BOMB, encoding="utf-8")
 
     problems = refused(["config", "validate"], place, capsys)
@@ -269,7 +269,7 @@ def test_directory_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert refused(["config", "show"], place, capsys) == [expected]
 
 
-def test_link_to_nowhere_is_refused_and_not_skipped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_link_is_rejected_and_not_skipped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").symlink_to("gone.yaml")
 
     (problem,) = refused(["config", "show"], place, capsys)
@@ -290,13 +290,13 @@ def test_unreadable_file_is_refused(place: Path, capsys: pytest.CaptureFixture[s
     assert problem.startswith(f"{name}: error: The file cannot be read: ")
 
 
-def test_pipe_that_was_found_is_refused_and_does_not_hang(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_discovered_pipe_is_rejected_without_blocking(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(place / "agent.yaml")
 
     assert refused(["config", "show"], place, capsys) == ["agent.yaml: error: This is not a regular file [not_a_file]"]
 
 
-def test_missing_file_that_was_named_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_named_file_is_rejected(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (problem,) = refused(["config", "validate", "--file", "other.yaml"], place, capsys)
 
     assert problem == (
@@ -308,9 +308,7 @@ def test_missing_file_that_was_named_is_refused(place: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "content", [b"", b"\n\n", b"# only a comment\n", b"---\n", b"null\n", b"\xef\xbb\xbf", b"model:\n"]
 )
-def test_file_that_says_nothing_gives_the_defaults(
-    content: bytes, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_file_yields_the_defaults(content: bytes, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").write_bytes(content)
 
     code = run(["config", "show", "--origin"])
@@ -320,7 +318,7 @@ def test_file_that_says_nothing_gives_the_defaults(
     assert all(line.endswith("  default") for line in captured.out.splitlines())
 
 
-def test_all_problems_of_file_and_environment_are_listed_in_one_go(
+def test_all_problems_of_file_and_environment_are_listed_together(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = """\
@@ -358,7 +356,7 @@ shell:
     ]
 
 
-def test_bad_value_in_the_file_is_reported_even_where_a_variable_overrides_it(
+def test_invalid_value_in_the_file_is_reported_even_if_a_variable_overrides_it(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "agent.yaml").write_text("model:\n  max_tokens: x\n", encoding="utf-8")
@@ -376,7 +374,7 @@ def test_values_that_only_fit_together_across_sources_are_accepted(
     assert run(["config", "validate"]) == 0
 
 
-def test_variable_that_does_not_fit_the_rest_is_named(
+def test_variable_that_conflicts_with_other_settings_is_named(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_MAX_CONTEXT_TOKENS", "100")
@@ -387,7 +385,7 @@ def test_variable_that_does_not_fit_the_rest_is_named(
 
 
 @pytest.mark.parametrize("text", ["true", "False", "yes", "NO", "on", "Off", '"true"'])
-def test_switches_take_words(text: str, place: Path) -> None:
+def test_booleans_accept_words(text: str, place: Path) -> None:
     (place / "agent.yaml").write_text(f"shell:\n  enabled: {text}\n", encoding="utf-8")
 
     assert run(["config", "validate"]) == 0

@@ -77,15 +77,13 @@ def schema_accepts(text: str, capsys: pytest.CaptureFixture[str]) -> bool:
     return True
 
 
-def test_the_specified_file_loads_and_says_what_the_defaults_say(place: Path) -> None:
+def test_the_specified_file_loads_and_matches_the_defaults(place: Path) -> None:
     (place / "agent.yaml").write_text(SPECIFIED, encoding="utf-8")
 
     assert load(place) == Settings()
 
 
-def test_init_writes_a_file_that_is_valid_and_says_what_the_defaults_say(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_writes_a_valid_file_with_the_defaults(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "init"]) == 0
     captured = capsys.readouterr()
     assert run(["config", "validate", "--file", "agent.yaml"]) == 0
@@ -107,7 +105,7 @@ def test_init_explains_every_setting(place: Path) -> None:
         assert all(word in text for word in (*row.allowed, *row.variables))
 
 
-def test_init_never_overwrites_without_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_does_not_overwrite_without_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = place / "agent.yaml"
     file.write_text("mine", encoding="utf-8")
     file.chmod(0o600)
@@ -123,14 +121,14 @@ def test_init_never_overwrites_without_force(place: Path, capsys: pytest.Capture
     assert names(place) == ["agent.yaml"]
 
 
-def test_init_does_not_write_through_a_link_to_nowhere(place: Path) -> None:
+def test_init_does_not_write_through_a_broken_link(place: Path) -> None:
     (place / "agent.yaml").symlink_to("elsewhere.yaml")
 
     assert run(["config", "init"]) == 2
     assert not (place / "elsewhere.yaml").exists()
 
 
-def test_forced_init_keeps_a_link_and_replaces_the_file_behind_it(place: Path) -> None:
+def test_forced_init_keeps_a_link_and_replaces_its_target(place: Path) -> None:
     (place / "real.yaml").write_text("mine", encoding="utf-8")
     (place / "agent.yaml").symlink_to("real.yaml")
 
@@ -139,7 +137,7 @@ def test_forced_init_keeps_a_link_and_replaces_the_file_behind_it(place: Path) -
     assert load(place) == Settings()
 
 
-def test_of_many_that_init_at_once_exactly_one_writes(place: Path) -> None:
+def test_exactly_one_of_many_concurrent_inits_writes(place: Path) -> None:
     start = Barrier(8)
 
     def init() -> int:
@@ -154,7 +152,7 @@ def test_of_many_that_init_at_once_exactly_one_writes(place: Path) -> None:
     assert names(place) == ["agent.yaml"]
 
 
-def test_init_makes_the_folders_of_the_path_it_is_given(place: Path) -> None:
+def test_init_creates_missing_parent_folders(place: Path) -> None:
     assert run(["config", "init", "deep/er/my settings.yaml"]) == 0
     assert run(["config", "validate", "--file", "deep/er/my settings.yaml"]) == 0
 
@@ -168,7 +166,7 @@ def test_init_makes_the_folders_of_the_path_it_is_given(place: Path) -> None:
         ("loop/agent.yaml", "loop' is not a directory"),
     ],
 )
-def test_init_gives_the_reason_it_cannot_write(
+def test_init_reports_why_it_cannot_write(
     path: str, reason: str, *, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "folder").mkdir()
@@ -204,7 +202,7 @@ def test_valid_file_as_json(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out) == {"valid": True, "file": str(place / "a.yaml"), "problems": []}
 
 
-def test_show_names_every_setting_and_where_it_comes_from(
+def test_show_lists_every_setting_with_its_source(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "agent.yaml").write_text("runtime:\n\n  max_turns: 3\n", encoding="utf-8")
@@ -227,7 +225,7 @@ def test_show_as_json_is_the_tree_of_the_file(place: Path, capsys: pytest.Captur
     assert "origins" not in answer
 
 
-def test_unknown_variable_is_warned_about_with_the_nearest_name(
+def test_unknown_variable_gets_a_warning_with_a_suggestion(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AGENT_MODLE_NAME", "AGENT_PYTHON", "AGENT_IDEMPOTENCY_KEY", "AGENT_MY_KEY"):
@@ -266,7 +264,9 @@ def test_schema_accepts_what_init_writes(place: Path, capsys: pytest.CaptureFixt
         "store: {database_url_env: 'a b'}",
     ],
 )
-def test_schema_refuses_what_the_loader_refuses(text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_rejects_values_rejected_by_the_loader(
+    text: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (place / "agent.yaml").write_text(text, encoding="utf-8")
 
     assert not schema_accepts(text, capsys)
@@ -286,7 +286,7 @@ def test_every_setting_has_a_row_with_one_message_and_its_variable() -> None:
 
 
 @pytest.mark.parametrize("args", [["config"], ["config", "--help"], ["config", "show", "--help"]])
-def test_help_is_there(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_commands_have_help(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     run(args)
 
     assert "Usage: agent config" in "".join(capsys.readouterr())

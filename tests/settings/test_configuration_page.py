@@ -13,13 +13,13 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_example_of_a_file_is_valid(example: str, place: Path) -> None:
+def test_every_example_file_is_valid(example: str, place: Path) -> None:
     (place / "agent.yaml").write_text(example, encoding="utf-8")
 
     assert run(["config", "validate"]) == 0
 
 
-def test_the_refusal_on_the_page_is_what_the_command_says(
+def test_the_error_on_the_page_matches_the_command(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "agent.yaml").write_text("model:\n  provider: antropic\n  nmae: x\n", encoding="utf-8")
@@ -33,7 +33,7 @@ def test_every_older_name_is_on_the_page() -> None:
     assert all(f"| `{older}` | `{key}` |" in PAGE for key, older in OLDER_NAMES.items())
 
 
-def test_every_code_of_a_problem_is_on_the_page() -> None:
+def test_every_problem_code_is_on_the_page() -> None:
     room = Path(__file__).parents[2] / "src" / "metier" / "settings"
     source = "".join(path.read_text(encoding="utf-8") for path in room.glob("*.py"))
 

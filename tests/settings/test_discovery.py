@@ -43,14 +43,14 @@ def test_files_are_not_merged(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert shown(capsys) == ("claude-sonnet-4-5", None, str(place / "agent.yaml"))
 
 
-def test_bad_file_that_does_not_count_is_not_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_file_that_is_not_selected_is_not_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(place / "agent.yaml", "local")
     (place.parent / "home/.config/agent/agent.yaml").mkdir(parents=True)
 
     assert shown(capsys)[0] == "local"
 
 
-def test_without_a_file_the_defaults_hold(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_defaults_apply_without_a_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys) == ("claude-sonnet-4-5", None, None)
     assert run(["config", "validate"]) == 0
     assert capsys.readouterr().out == "There is no settings file; the defaults are valid\n"
@@ -70,7 +70,7 @@ def test_xdg_folder_replaces_the_usual_one(
     assert (moved, ignored) == ("moved", "usual")
 
 
-def test_home_that_is_no_folder_does_not_matter(
+def test_home_that_is_not_a_folder_is_ignored(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "file").touch()
@@ -79,7 +79,7 @@ def test_home_that_is_no_folder_does_not_matter(
     assert shown(capsys)[2] is None
 
 
-def test_current_directory_that_was_removed_is_refused(
+def test_removed_current_directory_is_an_error(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = place / "gone"

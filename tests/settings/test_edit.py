@@ -19,7 +19,7 @@ runtime:
 """
 
 
-def test_a_value_is_replaced_and_its_comment_stays() -> None:
+def test_a_value_is_replaced_and_its_comment_kept() -> None:
     assert set_in_text(FILE, "model.name", "m") == FILE.replace("claude-sonnet-4-5", "m")
 
 
@@ -50,7 +50,7 @@ def test_a_section_is_added_with_everything_below_it() -> None:
         ("skills: {enabled: [a]}\n", "skills.enabled", "none", "skills: {enabled: none}\n"),
     ],
 )  # fmt: skip
-def test_files_of_every_form_are_changed(before: str, key: str, value: str, after: str) -> None:
+def test_files_in_every_style_can_be_changed(before: str, key: str, value: str, after: str) -> None:
     assert set_in_text(before, key, value) == after
 
 

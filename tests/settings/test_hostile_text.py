@@ -48,7 +48,7 @@ def check_one_line_each(texts: list[str]) -> None:
 @example(b"shell: {allowed_prefixes: " + b"x" * 5000 + b"}")
 @example(b"? [a]\n: b\n")
 @settings(max_examples=examples(150), deadline=None)
-def test_any_file_gives_settings_or_problems(content: bytes) -> None:
+def test_any_file_yields_settings_or_problems(content: bytes) -> None:
     check_one_line_each(messages(content, {}))
 
 
@@ -61,19 +61,19 @@ def test_any_file_gives_settings_or_problems(content: bytes) -> None:
 @example({"AGENT_MODEL_MAX_TOKENS": "9" * 5000})
 @example({"AGENT_SKILLS": "all,none,,"})
 @settings(max_examples=examples(100), deadline=None)
-def test_any_environment_gives_settings_or_problems(environ: dict[str, str]) -> None:
+def test_any_environment_yields_settings_or_problems(environ: dict[str, str]) -> None:
     check_one_line_each(messages(b"", environ))
 
 
 @pytest.mark.parametrize("flag", ["model.nmae", "", "model", "model.providers"])
-def test_flag_that_is_no_setting_is_refused(flag: str, tmp_path: Path) -> None:
+def test_unknown_flag_is_rejected(flag: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(flags={flag: "x"}, environ={}, cwd=tmp_path, home=tmp_path, config=None)
 
     assert [problem.render().split("[")[1].split("]")[0] for problem in caught.value.problems] == ["unknown_key"]
 
 
-def test_name_of_a_queue_that_cannot_be_one_is_a_problem_with_a_sentence() -> None:
+def test_invalid_queue_name_is_a_problem_with_a_message() -> None:
     (message,) = messages(b"", {"AGENT_WORKER_QUEUE": ":"})
 
     assert "must be a name of letters, digits, - and _, 63 at most, not ':'" in message

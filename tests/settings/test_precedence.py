@@ -90,7 +90,7 @@ def held(loaded: LoadedSettings, key: str) -> tuple[object, str, str]:
 
 
 @pytest.mark.parametrize("key", LEAVES)
-def test_each_source_beats_those_below_it(key: str, tmp_path: Path) -> None:
+def test_each_source_overrides_lower_ones(key: str, tmp_path: Path) -> None:
     leaf = LEAVES[key]
     file_text, variable_text, flag_text = texts(leaf)
     variable = variables_of(key)[0]
@@ -109,7 +109,7 @@ def test_each_source_beats_those_below_it(key: str, tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.sampled_from(sorted(LEAVES)), st.sets(st.sampled_from(SOURCES))))
 @settings(max_examples=60, deadline=None)
-def test_sources_mix_without_touching_each_other(chosen: dict[str, set[str]]) -> None:
+def test_sources_are_merged_per_setting(chosen: dict[str, set[str]]) -> None:
     nested: Tree = {}
     environ: dict[str, str] = {}
     flags: dict[str, str] = {}
@@ -150,7 +150,7 @@ def merge(nested: Tree, key: str, value: str | list[str]) -> None:
 
 
 @pytest.mark.parametrize("key", OLDER_NAMES)
-def test_older_name_works_and_loses_to_the_new_one_with_a_warning(key: str, tmp_path: Path) -> None:
+def test_older_name_works_with_a_warning_and_the_new_one_overrides_it(key: str, tmp_path: Path) -> None:
     leaf = LEAVES[key]
     _, winner, loser = texts(leaf)
     new, older = variables_of(key)
@@ -187,7 +187,7 @@ def test_empty_new_name_does_not_hide_the_older_one(tmp_path: Path) -> None:
     assert held(loaded, "shell.mode") == ("off", "environment", "SHELL_TOOL_MODE")
 
 
-def test_a_setting_that_may_be_nothing_can_be_set_to_null_in_the_file(tmp_path: Path) -> None:
+def test_an_optional_setting_can_be_null_in_the_file(tmp_path: Path) -> None:
     loaded = load(tmp_path, text="runtime:\n  max_cost_usd: null\n")
 
     assert held(loaded, "runtime.max_cost_usd") == (None, "file", "agent.yaml:2")

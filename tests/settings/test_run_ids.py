@@ -7,7 +7,7 @@ from metier.ids import SystemIds
 from metier.telemetry.options import LoggingOptions
 
 
-def test_run_ids_have_the_form_that_the_settings_say() -> None:
+def test_run_ids_have_the_configured_format() -> None:
     form = re.sub(r"[YMDHS]", r"\\d", LoggingOptions().run_id_pattern).replace("<short-uuid>", "[0-9a-f]{12}")
 
     run_id = SystemIds().run_id(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))

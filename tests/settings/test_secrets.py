@@ -32,7 +32,7 @@ def refused(capsys: pytest.CaptureFixture[str], secret: str, *, line: int) -> st
 
 
 @pytest.mark.parametrize("key", ["api_key", "apikey", "key", "token", "secret", "password"])
-def test_key_that_would_hold_a_secret_is_refused_without_showing_it(
+def test_setting_that_would_contain_a_secret_is_rejected_without_showing_it(
     key: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = "looks-like-no-known-format"
@@ -48,7 +48,7 @@ def test_key_that_would_hold_a_secret_is_refused_without_showing_it(
 
 @pytest.mark.parametrize("vendor", KEYS)
 @pytest.mark.parametrize("place_in_file", ["api_key_env: {}", "base_url: {}", "whatever: {}", "{}: x"])
-def test_value_in_the_form_of_a_key_is_refused_wherever_it_stands(
+def test_value_that_looks_like_a_key_is_rejected_in_any_position(
     vendor: str, place_in_file: str, *, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = KEYS[vendor]
@@ -74,14 +74,14 @@ def test_database_address_in_the_file_is_refused(place: Path, capsys: pytest.Cap
     assert "set DATABASE_URL in the environment" in refused(capsys, "hunter22", line=2)
 
 
-def test_mistyped_number_is_not_taken_for_a_secret(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistyped_number_is_not_mistaken_for_a_secret(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").write_text("model:\n  max_token: 5\n", encoding="utf-8")
 
     assert run(["config", "validate"]) == 2
     assert "Did you mean 'max_tokens'?" in capsys.readouterr().err
 
 
-def test_bad_variable_with_a_key_in_it_is_named_but_not_shown(
+def test_invalid_variable_that_contains_a_key_is_named_but_not_shown(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_API_KEY_ENV", KEYS["openai"])
@@ -92,7 +92,7 @@ def test_bad_variable_with_a_key_in_it_is_named_but_not_shown(
     assert BODY not in said
 
 
-def test_show_has_no_password_and_no_key(
+def test_show_prints_no_password_and_no_key(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEYS["openai"])
@@ -113,7 +113,7 @@ def test_show_has_no_password_and_no_key(
     assert not any(secret in text for text in said for secret in ("hunter22", BODY))
 
 
-def test_address_with_a_password_in_the_file_is_warned_about(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_url_with_a_password_in_the_file_causes_a_warning(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "model:\n  providers:\n    openai:\n      base_url: http://me:hunter22@localhost/v1\n"
     (place / "agent.yaml").write_text(text, encoding="utf-8")
 

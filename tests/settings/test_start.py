@@ -12,7 +12,7 @@ print(code, sorted(heavy & sys.modules.keys()), file=sys.stderr)
 """
 
 
-def test_help_imports_neither_settings_nor_what_they_need() -> None:
+def test_help_imports_neither_settings_nor_their_dependencies() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=60)
 
     assert done.stderr.splitlines()[-1] == "0 []"

@@ -61,7 +61,7 @@ def names(activation: Activation) -> list[str]:
         ("own", ["own"]),
     ],
 )
-def test_selection_opens_packages_and_the_workspace_is_always_there(
+def test_selection_activates_packages_and_the_workspace_is_always_active(
     roots: SkillRoots, selection: str, expected: list[str]
 ) -> None:
     activation = choose(roots, selection)
@@ -70,7 +70,7 @@ def test_selection_opens_packages_and_the_workspace_is_always_there(
     assert activation.problems == ()
 
 
-def test_untrusted_skill_in_a_list_is_left_out_with_a_word(roots: SkillRoots) -> None:
+def test_untrusted_skill_in_a_list_is_skipped_with_a_message(roots: SkillRoots) -> None:
     activation = choose(roots, "notes,other,hand")
 
     assert names(activation) == ["notes", "own"]
@@ -85,7 +85,7 @@ def test_changed_skill_is_not_part_of_all(roots: SkillRoots) -> None:
     assert "changed since it was trusted" in choose(roots, "notes").problems[0].message
 
 
-def test_unknown_name_is_an_error_with_the_nearest_ones(roots: SkillRoots) -> None:
+def test_unknown_name_is_an_error_with_suggestions(roots: SkillRoots) -> None:
     problem = choose(roots, "kalshi-market").problems[0]
 
     assert (problem.severity, problem.code) == ("error", "unknown_skill")
@@ -102,7 +102,7 @@ def test_broken_skill_is_named_with_its_reason(roots: SkillRoots) -> None:
     assert "description" in problem.message
 
 
-def test_all_with_nothing_trusted_is_a_gentle_warning(machine: Machine) -> None:
+def test_all_without_trusted_skills_is_a_warning(machine: Machine) -> None:
     roots = build_roots(home=Path.home(), workspace=machine.workspace, bundled=None)
 
     problem = choose(roots, "all").problems[0]
@@ -129,7 +129,7 @@ def test_installed_skill_does_not_hide_a_bundled_one(roots: SkillRoots) -> None:
     assert [problem.code for problem in activation.problems] == ["shadowed_skill"]
 
 
-def test_packages_know_their_place_commit_and_trust(roots: SkillRoots) -> None:
+def test_packages_have_their_location_commit_and_trust(roots: SkillRoots) -> None:
     found = {package.definition.name: package for package in get_packages(roots).packages}
 
     assert {name: package.source for name, package in found.items()} == {
@@ -142,13 +142,13 @@ def test_packages_know_their_place_commit_and_trust(roots: SkillRoots) -> None:
     assert [name for name in sorted(found) if is_trusted(found[name])] == ["kalshi-markets", "notes", "own"]
 
 
-def test_word_in_a_list_of_names_is_refused(roots: SkillRoots) -> None:
+def test_keyword_in_a_list_of_names_is_rejected(roots: SkillRoots) -> None:
     with pytest.raises(UsageError, match="in a list"):
         choose(roots, "all,notes")
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["one ID", "an ID for each place"])
-def test_lists_and_runs_use_the_same_one_of_skills_with_one_name(tmp_path: Path, grouped: bool) -> None:
+def test_lists_and_runs_resolve_duplicate_names_equally(tmp_path: Path, grouped: bool) -> None:
     home, work, asked, bundled = (tmp_path / name for name in ("home", "work", "asked", "bundled"))
     folders = [
         asked,

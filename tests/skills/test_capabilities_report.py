@@ -44,7 +44,7 @@ def report_of(folder: Path) -> CapabilityReport:
     return build_report(skill, digest_tree(folder))
 
 
-def test_report_lists_what_the_skill_brings_and_reaches_for(make_folder: Callable[..., Path]) -> None:
+def test_report_lists_contents_and_capabilities_of_the_skill(make_folder: Callable[..., Path]) -> None:
     folder = make_folder(
         "notes",
         **{
@@ -89,7 +89,7 @@ def test_code_that_does_not_parse_is_still_reported(make_folder: Callable[..., P
     assert report.hosts == ("evil.example.org",)
 
 
-def test_difference_names_what_came_and_what_went() -> None:
+def test_diff_lists_added_and_removed_capabilities() -> None:
     old = CapabilityReport(scripts=("a", "b"), hosts=("x.org",))
     new = CapabilityReport(scripts=("b", "c"), hosts=("x.org",), network=("c: socket",))
 
@@ -112,9 +112,9 @@ def test_hidden_character_is_found_with_its_line(char: str) -> None:
 @pytest.mark.parametrize(
     "text", ["plain\ttext\r\n", "\ufeffstart", "👩\u200d👩\u200d👧 ❤\ufe0f", "می\u200cخواهم", "日本語 Über"]
 )
-def test_ordinary_text_of_any_language_hides_nothing(text: str) -> None:
+def test_ordinary_text_of_any_language_has_no_hidden_characters(text: str) -> None:
     assert list_hidden(text) == ()
 
 
-def test_hidden_character_in_a_word_of_plain_letters_is_found_though_it_joins() -> None:
+def test_hidden_joiner_in_a_word_of_latin_letters_is_found() -> None:
     assert [hidden.code_point for hidden in list_hidden("ig\u200dnore")] == ["U+200D"]

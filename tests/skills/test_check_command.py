@@ -25,7 +25,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def test_a_named_package_that_changed_fails_the_check_with_the_way_to_trust_it(
+def test_a_changed_selected_package_fails_the_check_with_a_trust_hint(
     machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert machine.agent("add", notes.url, "--allow-file", "--yes").code == 0
@@ -42,7 +42,7 @@ def test_a_named_package_that_changed_fails_the_check_with_the_way_to_trust_it(
     assert "export AGENT_SKILLS" not in err
 
 
-def test_a_named_package_that_is_not_trusted_fails_the_check(
+def test_an_untrusted_selected_package_fails_the_check(
     machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     added = machine.agent("add", notes.url, "--allow-file", "--no-trust")
@@ -73,7 +73,7 @@ def test_a_workspace_skill_for_a_later_version_is_not_loaded(
     assert "[needs_version]" in capsys.readouterr().out
 
 
-def test_fields_that_do_nothing_are_warned_about(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_without_effect_cause_a_warning(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     folder = machine.workspace / ".agent/skills/odd"
     folder.mkdir(parents=True)
     head = 'name: odd\ndescription: Odd.\nversion: not-semver\npermissions:\n  env: ["*", "AB*", "ABC*"]\n'
@@ -101,9 +101,7 @@ def test_a_missing_toolset_file_is_named_by_its_path(machine: Machine, capsys: p
     assert "_metier" not in out
 
 
-def test_add_names_the_scripts_that_a_skill_lists_and_does_not_bring(
-    machine: Machine, make_folder: Callable[..., Path]
-) -> None:
+def test_add_names_listed_scripts_that_are_missing(machine: Machine, make_folder: Callable[..., Path]) -> None:
     folder = make_folder("notes", **{"scripts/find.py": "print(1)\n"})
     text = "---\nname: notes\ndescription: Takes notes.\nscripts: [find, gone]\n---\n"
     (folder / "SKILL.md").write_text(text)
@@ -115,7 +113,7 @@ def test_add_names_the_scripts_that_a_skill_lists_and_does_not_bring(
     assert "'find'" not in added.err
 
 
-def test_a_skill_inside_an_installed_package_is_not_a_complaint_of_later_commands(
+def test_a_skill_inside_an_installed_package_causes_no_warnings_later(
     machine: Machine, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "---\nname: notes\ndescription: Takes notes.\n---\n"
@@ -133,7 +131,7 @@ def test_a_skill_inside_an_installed_package_is_not_a_complaint_of_later_command
     assert named == ["notes", "notes/variants/long", "notes/variants/short"]
 
 
-def test_check_says_which_active_skills_are_not_trusted(
+def test_check_lists_active_skills_that_are_not_trusted(
     machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert machine.agent("add", notes.url, "--allow-file", "--no-trust").code == 0
@@ -164,7 +162,7 @@ def test_list_shows_version_commit_and_whether_a_skill_is_active(
 
 
 @pytest.mark.parametrize("command", ["info", "show"])
-def test_show_names_the_repository_and_the_tools_of_a_skill(
+def test_show_prints_the_repository_and_the_tools_of_a_skill(
     machine: Machine, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     text = "---\nname: notes\ndescription: Takes notes.\nrepository: https://example.org/notes.git\n---\n"
@@ -181,7 +179,9 @@ def test_show_names_the_repository_and_the_tools_of_a_skill(
     assert "hello-extended.greet_multiple" in json.loads(capsys.readouterr().out)["tools"]
 
 
-def test_validate_and_check_name_the_same_line_of_a_field(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_and_check_report_the_same_line_for_a_field(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = Path(".agent/skills/notes/SKILL.md")
     file.parent.mkdir(parents=True)
     file.write_text("---\nname: notes\ndescription: d\nmetadata:\n  min_agent_base_version: 99.0.0\n---\n")

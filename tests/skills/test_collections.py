@@ -45,9 +45,7 @@ def add(machine: Machine, source: str, *flags: str) -> list[str]:
     return sorted(machine.registry.skills)
 
 
-def test_without_a_terminal_a_collection_is_listed_and_nothing_is_installed(
-    machine: Machine, collection: Repository
-) -> None:
+def test_a_collection_is_only_listed_without_a_terminal(machine: Machine, collection: Repository) -> None:
     result = machine.agent("add", collection.url, "--allow-file", "--yes")
 
     assert result.code == 2
@@ -61,7 +59,7 @@ def test_without_a_terminal_a_collection_is_listed_and_nothing_is_installed(
     assert machine.registry.skills == {}
 
 
-def test_all_or_picked_skills_of_a_repository_are_installed_from_its_commit(
+def test_all_or_selected_skills_of_a_repository_are_installed_from_its_commit(
     machine: Machine, collection: Repository
 ) -> None:
     assert add(machine, collection.url, "--pick", "poems,Tables") == ["poems", "tables"]
@@ -70,9 +68,7 @@ def test_all_or_picked_skills_of_a_repository_are_installed_from_its_commit(
     assert (entry.subdir, entry.commit_sha) == ("skills/poems", collection.git("rev-parse", "HEAD"))
 
 
-def test_a_name_that_the_collection_has_not_is_answered_with_the_nearest(
-    machine: Machine, collection: Repository
-) -> None:
+def test_a_name_missing_from_the_collection_gets_a_suggestion(machine: Machine, collection: Repository) -> None:
     result = machine.agent("add", collection.url, "--allow-file", "--yes", "--pick", "poem")
 
     assert result.code == 2
@@ -90,7 +86,7 @@ def test_the_only_skill_of_a_repository_needs_no_path(
     assert machine.registry.skills["alone"].subdir == "skill"
 
 
-def test_what_a_skill_needs_comes_from_the_same_repository(machine: Machine, collection: Repository) -> None:
+def test_dependencies_of_a_skill_come_from_the_same_repository(machine: Machine, collection: Repository) -> None:
     result = machine.agent("add", f"{collection.url}#skills/report", "--allow-file", "--yes")
 
     assert result.code == 0
@@ -98,7 +94,7 @@ def test_what_a_skill_needs_comes_from_the_same_repository(machine: Machine, col
     assert sorted(machine.registry.skills) == ["report", "tables"]
 
 
-def test_what_a_skill_needs_and_is_nowhere_is_reported(machine: Machine, make_folder: Callable[..., Path]) -> None:
+def test_missing_dependencies_of_a_skill_are_reported(machine: Machine, make_folder: Callable[..., Path]) -> None:
     folder = make_folder("lonely", **{"SKILL.md": describe("lonely", "Needs more.", "skills: [inherit, elsewhere]\n")})
 
     result = machine.agent("add", str(folder), "--yes")
@@ -140,7 +136,7 @@ def use_index(machine: Machine, address: str) -> None:
     (machine.workspace / "agent.yaml").write_text(json.dumps({"skills": {"indexes": [address]}}))
 
 
-def test_index_is_searched_and_gives_a_skill_at_its_commit(
+def test_search_in_an_index_returns_a_skill_at_its_commit(
     machine: Machine, collection: Repository, tmp_path: Path
 ) -> None:
     first = collection.git("rev-parse", "HEAD")
@@ -160,7 +156,7 @@ def test_index_is_searched_and_gives_a_skill_at_its_commit(
     assert machine.registry.skills["poems"].commit_sha == newer
 
 
-def test_repository_is_an_index_of_what_it_holds(machine: Machine, collection: Repository) -> None:
+def test_repository_is_an_index_of_its_skills(machine: Machine, collection: Repository) -> None:
     use_index(machine, collection.url)
 
     found = machine.agent("search", "tables", "from", "numbers", "--json").json
@@ -185,7 +181,7 @@ def test_repository_is_an_index_of_what_it_holds(machine: Machine, collection: R
         ),
     ],
 )
-def test_broken_index_is_named_and_passed_over(machine: Machine, tmp_path: Path, text: str, wrong: str) -> None:
+def test_broken_index_is_reported_and_skipped(machine: Machine, tmp_path: Path, text: str, wrong: str) -> None:
     index = tmp_path / "index.json"
     index.write_text(text)
     use_index(machine, str(index))
@@ -196,7 +192,7 @@ def test_broken_index_is_named_and_passed_over(machine: Machine, tmp_path: Path,
     assert wrong in result.err
 
 
-def test_search_without_an_index_says_what_to_set(machine: Machine) -> None:
+def test_search_without_an_index_names_the_setting(machine: Machine) -> None:
     result = machine.agent("search", "poems")
 
     assert result.code == 2

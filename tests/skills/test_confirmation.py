@@ -21,7 +21,7 @@ AGENT = Path(sys.executable).with_name("agent")
 
 
 @pytest.mark.parametrize("answer", [(b"\x03", 130), (b"\x04", 1), (b"maybe\n", 1), (b"y\n", 0)])
-def test_ctrl_c_end_of_input_and_words_decide(
+def test_ctrl_c_end_of_input_and_words_answer_the_confirmation(
     machine: Machine, make_folder: Callable[..., Path], answer: tuple[bytes, int]
 ) -> None:
     typed, code = answer

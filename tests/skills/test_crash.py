@@ -131,7 +131,7 @@ def make_versions(make_folder: Callable[..., Path], tmp_path: Path) -> tuple[Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["add", "update", "remove"])
-def test_kill_at_every_moment_leaves_the_old_or_the_new_state(
+def test_kill_at_any_time_leaves_the_old_or_the_new_state(
     operation: str, make_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     versions = make_versions(make_folder, tmp_path)
@@ -178,7 +178,7 @@ def test_two_processes_that_add_twenty_skills_each_lose_none(
     assert list(machine.home.store.iterdir()) == list(machine.home.staging.iterdir()) == []
 
 
-def test_staging_of_a_living_process_is_not_swept(machine: Machine, make_folder: Callable[..., Path]) -> None:
+def test_staging_folder_of_a_living_process_is_not_deleted(machine: Machine, make_folder: Callable[..., Path]) -> None:
     hold = (
         "import sys\nfrom pathlib import Path\nfrom metier.skills.install.installed import SkillHome\n"
         "from metier.skills.install.placement import open_staging\n"

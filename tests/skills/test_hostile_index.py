@@ -47,7 +47,7 @@ GOOD = {"name": "notes", "description": "Notes.", "source": "https://git.example
         {"extra": "x"},
     ],
 )
-def test_row_that_leads_elsewhere_is_refused(tmp_path: Path, changed: dict[str, str]) -> None:
+def test_invalid_index_row_is_skipped(tmp_path: Path, changed: dict[str, str]) -> None:
     file = tmp_path / "skills-index.json"
     other = {**GOOD, "name": "other"}
     file.write_text(json.dumps({"skills": [{**GOOD, **changed}, [], other]}))
@@ -70,7 +70,7 @@ def test_file_that_is_not_an_index_is_refused(tmp_path: Path, text: str) -> None
         read_index(file, allow_file=False)
 
 
-def test_row_that_is_right_is_pinned_to_its_commit(tmp_path: Path) -> None:
+def test_valid_row_is_pinned_to_its_commit(tmp_path: Path) -> None:
     file = tmp_path / "skills-index.json"
     file.write_text(json.dumps({"skills": [GOOD]}))
 

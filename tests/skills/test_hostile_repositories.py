@@ -87,7 +87,7 @@ def test_more_files_than_allowed_are_refused(machine: Machine, notes: Repository
     assert "--max-files" in refused
 
 
-def test_repository_of_many_skills_names_those_to_choose_from(machine: Machine, notes: Repository) -> None:
+def test_repository_with_many_skills_lists_its_choices(machine: Machine, notes: Repository) -> None:
     skill = "---\nname: {0}\ndescription: Does {0}.\n---\n\nDo it.\n"
     notes.git("rm", "-q", "SKILL.md")
     notes.commit({f"skills/{name}/SKILL.md": skill.format(name) for name in ("pdf", "docx")})
@@ -99,7 +99,7 @@ def test_repository_of_many_skills_names_those_to_choose_from(machine: Machine, 
     assert machine.agent("add", f"{notes.url}#skills/pdf", "--allow-file", "-y").code == 0
 
 
-def test_file_and_package_that_are_too_large_are_refused(machine: Machine, notes: Repository) -> None:
+def test_oversized_files_and_packages_are_rejected(machine: Machine, notes: Repository) -> None:
     notes.commit({"a.bin": b"\0" * 700_000, "b.bin": b"\1" * 700_000})
 
     assert "more than 1048576" in add(machine, notes, "--max-megabytes", "1")
@@ -129,7 +129,7 @@ def test_hooks_filters_and_settings_of_a_repository_do_not_run(
     assert (machine.home.visible("notes") / ".gitattributes").read_text() == "* filter=evil\n"
 
 
-def test_settings_of_the_user_and_of_the_machine_take_no_part(
+def test_git_settings_of_user_and_machine_are_ignored(
     machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = machine.workspace
@@ -160,7 +160,7 @@ def test_settings_of_the_user_and_of_the_machine_take_no_part(
     assert not trap.exists()
 
 
-def test_large_file_pointer_is_kept_as_it_is_and_reported(machine: Machine, notes: Repository) -> None:
+def test_lfs_pointer_is_kept_unchanged_and_reported(machine: Machine, notes: Repository) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 12\n"
     notes.commit({"assets/model.bin": pointer, ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n"})
 
@@ -170,7 +170,7 @@ def test_large_file_pointer_is_kept_as_it_is_and_reported(machine: Machine, note
     assert result.json["report"]["large_file_pointers"] == ["assets/model.bin"]
 
 
-def test_bytes_are_those_of_the_commit_whatever_attributes_say(machine: Machine, notes: Repository) -> None:
+def test_files_have_the_bytes_of_the_commit_regardless_of_attributes(machine: Machine, notes: Repository) -> None:
     notes.git("config", "core.autocrlf", "false")
     notes.commit({"crlf.txt": b"a\r\nb\n\x00\xff"})
     notes.commit({".gitattributes": "* text=auto eol=crlf ident export-ignore export-subst\n"})
@@ -184,7 +184,7 @@ def test_bytes_are_those_of_the_commit_whatever_attributes_say(machine: Machine,
 
 @pytest.mark.parametrize("digits", [7, 12, 39])
 @pytest.mark.parametrize("kind", ["tag", "branch"])
-def test_hexadecimal_ref_is_a_commit_and_a_tag_or_branch_of_that_name_is_an_error(
+def test_hexadecimal_ref_is_a_commit_and_an_equally_named_tag_or_branch_is_an_error(
     machine: Machine, notes: Repository, digits: int, kind: str
 ) -> None:
     wanted = notes.git("rev-parse", "HEAD")[:digits]
@@ -214,7 +214,7 @@ def test_commit_in_capital_letters_is_that_commit(machine: Machine, notes: Repos
 @pytest.mark.parametrize(
     "parts", [("HEAD", "objects/a", "refs/heads/b"), ("head", "Objects/a", "REFS/b"), ("HEAD", "commondir")]
 )
-def test_tree_with_a_bare_repository_in_it_is_refused(
+def test_tree_that_contains_a_bare_repository_is_rejected(
     machine: Machine, notes: Repository, below: str, parts: tuple[str, ...]
 ) -> None:
     notes.commit({f"{below}{name}": "ref: refs/heads/main\n" for name in parts})
@@ -226,7 +226,7 @@ def test_tree_with_a_bare_repository_in_it_is_refused(
     assert machine.registry.skills == {}
 
 
-def test_tag_named_like_a_whole_commit_does_not_replace_that_commit(machine: Machine, notes: Repository) -> None:
+def test_tag_named_like_a_full_commit_does_not_replace_that_commit(machine: Machine, notes: Repository) -> None:
     wanted = notes.git("rev-parse", "HEAD")
     hijacker = notes.commit({"evil.txt": "x"})
     notes.git("update-ref", f"refs/tags/{wanted}", hijacker)
@@ -237,7 +237,7 @@ def test_tag_named_like_a_whole_commit_does_not_replace_that_commit(machine: Mac
     assert not (machine.home.visible("notes") / "evil.txt").exists()
 
 
-def test_short_commit_is_no_pin(machine: Machine, notes: Repository) -> None:
+def test_short_commit_is_not_a_pin(machine: Machine, notes: Repository) -> None:
     short = notes.git("rev-parse", "HEAD")[:12]
 
     result = machine.agent("add", f"{notes.url}@{short}", "--allow-file", "--yes")
@@ -246,7 +246,7 @@ def test_short_commit_is_no_pin(machine: Machine, notes: Repository) -> None:
     assert "all 40 digits" in result.err
 
 
-def test_what_an_author_wrote_cannot_steer_the_terminal(
+def test_text_of_an_author_cannot_send_control_sequences_to_the_terminal(
     machine: Machine, make_repository: Callable[..., Repository]
 ) -> None:
     repository = make_repository()

@@ -57,14 +57,14 @@ def test_older_tag_branch_or_commit_is_fetched_exactly(machine: Machine, notes: 
     assert not (machine.home.visible("notes") / "later.md").exists()
 
 
-def test_ref_that_is_branch_and_tag_must_be_written_out(machine: Machine, notes: Repository) -> None:
+def test_ambiguous_ref_must_be_fully_qualified(machine: Machine, notes: Repository) -> None:
     notes.git("tag", "main")
 
     assert "both a branch and a tag" in machine.agent("add", f"{notes.url}@main", FILE, "--yes").err
     assert machine.agent("add", f"{notes.url}@refs/heads/main", FILE, "--yes").code == 0
 
 
-def test_one_folder_of_a_repository_is_installed_alone(
+def test_one_folder_of_a_repository_can_be_installed(
     machine: Machine, make_repository: Callable[..., Repository]
 ) -> None:
     repository = make_repository("collection")
@@ -83,7 +83,7 @@ def test_one_folder_of_a_repository_is_installed_alone(
     assert list(entry.files) == ["SKILL.md"]
 
 
-def test_without_a_terminal_nothing_is_installed_until_a_user_says_yes(machine: Machine, notes: Repository) -> None:
+def test_installation_without_a_terminal_requires_yes(machine: Machine, notes: Repository) -> None:
     result = machine.agent("add", notes.url, FILE)
 
     assert result.code == 2
@@ -96,7 +96,7 @@ def test_without_a_terminal_nothing_is_installed_until_a_user_says_yes(machine: 
     assert machine.agent("add", notes.url, FILE, "--yes", "--no-trust").code == 2
 
 
-def test_adding_the_same_again_changes_nothing_but_can_trust(machine: Machine, notes: Repository) -> None:
+def test_adding_the_same_skill_again_only_changes_trust(machine: Machine, notes: Repository) -> None:
     machine.agent("add", notes.url, FILE, "--no-trust")
 
     assert machine.agent("add", notes.url, FILE, "--no-trust", "--json").json["status"] == "unchanged"
@@ -105,7 +105,7 @@ def test_adding_the_same_again_changes_nothing_but_can_trust(machine: Machine, n
     assert machine.agent("add", notes.url, FILE, "--yes", "--json").json["status"] == "unchanged"
 
 
-def test_taken_name_is_refused_and_another_name_can_be_given(machine: Machine, notes: Repository) -> None:
+def test_duplicate_name_is_rejected_and_another_name_can_be_chosen(machine: Machine, notes: Repository) -> None:
     machine.agent("add", notes.url, FILE, "--yes")
     notes.commit({"more.md": "x"})
 
@@ -119,7 +119,7 @@ def test_taken_name_is_refused_and_another_name_can_be_given(machine: Machine, n
     assert [row["name"] for row in installed(machine)] == ["My_Notes", "notes"]
 
 
-def test_folder_that_a_user_put_there_is_not_overwritten(machine: Machine, notes: Repository) -> None:
+def test_folder_created_by_the_user_is_not_overwritten(machine: Machine, notes: Repository) -> None:
     machine.home.visible("notes").mkdir(parents=True)
     (machine.home.visible("notes") / "mine.md").write_text("mine")
 
@@ -130,7 +130,7 @@ def test_folder_that_a_user_put_there_is_not_overwritten(machine: Machine, notes
 @pytest.mark.parametrize(
     "name", ["../x", "/abs", ".hidden", "~", "__pycache__", "a b", "x" * 65, "a\x00b", "a/b", "", "..", "é"]
 )
-def test_dangerous_name_is_refused_before_anything_happens(machine: Machine, notes: Repository, name: str) -> None:
+def test_dangerous_name_is_rejected_before_any_effect(machine: Machine, notes: Repository, name: str) -> None:
     result = machine.agent("add", notes.url, FILE, "--yes", "--name", name)
 
     assert result.code == 2
@@ -141,7 +141,7 @@ def test_dangerous_name_is_refused_before_anything_happens(machine: Machine, not
     assert list(machine.workspace.iterdir()) == []
 
 
-def test_manifest_that_cannot_be_used_is_refused_with_its_problems(machine: Machine, notes: Repository) -> None:
+def test_invalid_manifest_is_rejected_with_its_problems(machine: Machine, notes: Repository) -> None:
     notes.commit({"SKILL.md": "---\nname: notes\n---\n\nKeep notes.\n"})
     broken = machine.agent("add", notes.url, FILE, "--yes")
     notes.commit({"SKILL.md": "# Notes\n\nKeep notes.\n"})
@@ -159,7 +159,7 @@ def test_manifest_that_cannot_be_used_is_refused_with_its_problems(machine: Mach
     assert "--name" in name.err
 
 
-def test_update_shows_both_commits_and_what_the_skill_can_do_now(machine: Machine, notes: Repository) -> None:
+def test_update_shows_both_commits_and_the_new_capabilities(machine: Machine, notes: Repository) -> None:
     machine.agent("add", notes.url, FILE, "--yes")
     old = notes.git("rev-parse", "HEAD")
     new = notes.commit({"scripts/send.py": "import requests\nrequests.post('https://drop.example.org')\n"})
@@ -208,7 +208,7 @@ def test_failed_update_leaves_the_old_skill(machine: Machine, notes: Repository)
     assert machine.agent("verify").code == 0
 
 
-def test_pinned_commit_and_tag_stay_where_they_are(machine: Machine, notes: Repository) -> None:
+def test_pinned_commit_and_tag_are_not_updated(machine: Machine, notes: Repository) -> None:
     commit = notes.git("rev-parse", "HEAD")
     machine.agent("add", f"{notes.url}@{commit}", FILE, "--yes")
     notes.commit({"later.md": "x"})
@@ -237,7 +237,7 @@ def test_remove_deletes_folder_and_entry(machine: Machine, notes: Repository) ->
     assert machine.agent("remove", "notes", "--yes").code == 2
 
 
-def test_changed_byte_is_found_and_ends_trust_until_a_user_trusts_again(machine: Machine, notes: Repository) -> None:
+def test_changed_byte_ends_trust_until_the_user_trusts_again(machine: Machine, notes: Repository) -> None:
     machine.agent("add", notes.url, FILE, "--yes")
     (machine.home.visible("notes") / "scripts/find.py").write_text("print('other')\n")
     (machine.home.visible("notes") / "new.md").write_text("x")
@@ -255,7 +255,7 @@ def test_changed_byte_is_found_and_ends_trust_until_a_user_trusts_again(machine:
     assert installed(machine)[0]["state"] == "not trusted"
 
 
-def test_skill_put_there_by_hand_can_be_trusted_and_is_not_removed(
+def test_manually_copied_skill_can_be_trusted_and_is_not_removed(
     machine: Machine, make_folder: Callable[..., Path]
 ) -> None:
     folder = make_folder("byhand")
@@ -282,7 +282,9 @@ def test_local_folder_is_copied_and_updated_from_the_same_place(
     assert (machine.home.visible("notes") / "new.md").exists()
 
 
-def test_full_disk_refuses_and_a_nearly_full_one_warns(machine: Machine, make_folder: Callable[..., Path]) -> None:
+def test_full_disk_prevents_installation_and_a_nearly_full_one_causes_a_warning(
+    machine: Machine, make_folder: Callable[..., Path]
+) -> None:
     source = FolderSource(path=make_folder("notes"))
 
     def install(limits: InstallLimits) -> tuple[str, ...]:
@@ -311,7 +313,7 @@ def test_damaged_registry_is_an_error_and_nothing_is_lost(machine: Machine, note
         assert machine.home.visible("notes").exists()
 
 
-def test_registry_of_a_newer_metier_is_left_alone(machine: Machine) -> None:
+def test_registry_of_a_newer_version_is_not_changed(machine: Machine) -> None:
     machine.home.root.mkdir(parents=True)
     machine.home.registry_file.write_text('{"version": 3, "skills": {}}')
 

@@ -18,7 +18,7 @@ from metier.skills.layout import check_paths
         *("x" * 256, "/".join(["x" * 200] * 6), "bad\udcff"),
     ],
 )
-def test_name_that_means_something_special_is_refused(path: str) -> None:
+def test_special_name_is_rejected(path: str) -> None:
     with pytest.raises(SkillRejected):
         check_paths(["SKILL.md", path])
 
@@ -35,7 +35,7 @@ def test_name_that_means_something_special_is_refused(path: str) -> None:
         ["a", "a"],
     ],
 )
-def test_names_that_some_file_system_takes_for_one_are_refused(paths: list[str]) -> None:
+def test_names_equal_on_some_file_system_are_rejected(paths: list[str]) -> None:
     with pytest.raises(SkillRejected):
         check_paths(paths)
 

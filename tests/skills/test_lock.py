@@ -44,7 +44,7 @@ def test_lock_has_the_same_bytes_on_every_machine(machine: Machine, notes: Repos
     assert entry["files"] == machine.registry.skills["notes"].files
 
 
-def test_frozen_installs_the_locked_commit_although_the_branch_moved(
+def test_frozen_installs_the_locked_commit_after_the_branch_moved(
     machine: Machine, notes: Repository, locked: Path
 ) -> None:
     old = notes.git("rev-parse", "HEAD")
@@ -55,7 +55,7 @@ def test_frozen_installs_the_locked_commit_although_the_branch_moved(
     assert not (machine.home.visible("notes") / "later.md").exists()
 
 
-def test_frozen_brings_a_differing_installation_back(machine: Machine, notes: Repository, locked: Path) -> None:
+def test_frozen_restores_a_different_installation(machine: Machine, notes: Repository, locked: Path) -> None:
     notes.commit({"later.md": "x"})
     machine.agent("add", notes.url, FILE, "--yes")
     assert machine.agent("lock", "--check").code == 1
@@ -101,7 +101,7 @@ def test_hostile_lock_is_refused(machine: Machine, locked: Path, values: dict[st
     assert machine.registry.skills == {}
 
 
-def test_lock_does_not_open_file_addresses_by_itself(machine: Machine, locked: Path) -> None:
+def test_lock_does_not_allow_file_urls(machine: Machine, locked: Path) -> None:
     result = machine.agent("add", "--frozen", "--yes")
 
     assert result.code == 2

@@ -73,7 +73,7 @@ def prepare(machine: Machine, folder: Path, *, state: str, monkeypatch: pytest.M
         ("usable", ""),
     ],
 )
-def test_check_add_and_run_agree_on_a_skill_that_is_needed(
+def test_check_add_and_run_agree_on_a_required_skill(
     machine: Machine,
     make_folder: Callable[..., Path],
     report: Callable[[str], Path],
@@ -119,7 +119,7 @@ def test_check_add_and_run_agree_on_a_skill_that_is_needed(
 
 
 @pytest.mark.parametrize(("state", "code"), [("absent", 1), ("untrusted", 0), ("usable", 0)])
-def test_a_skill_that_may_be_called_and_cannot_be_used_is_reported(
+def test_an_unusable_optional_skill_is_reported(
     *,
     machine: Machine,
     make_folder: Callable[..., Path],

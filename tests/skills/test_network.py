@@ -72,7 +72,7 @@ def test_skill_is_fetched_over_http(machine: Machine, notes: Repository, git_ser
     assert "not encrypted" in tip.json["warnings"][0]
 
 
-def test_network_trouble_is_tried_three_times_with_growing_pauses(
+def test_network_errors_are_retried_three_times_with_growing_delays(
     machine: Machine, notes: Repository, git_server: GitServer
 ) -> None:
     pauses = Pauses()
@@ -88,7 +88,7 @@ def test_network_trouble_is_tried_three_times_with_growing_pauses(
     assert list(machine.registry.skills) == ["notes"]
 
 
-def test_refused_connection_is_network_trouble(machine: Machine) -> None:
+def test_refused_connection_is_a_network_error(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     pauses = Pauses()
@@ -98,7 +98,7 @@ def test_refused_connection_is_network_trouble(machine: Machine) -> None:
     assert pauses.seconds == [1.0, 2.0]
 
 
-def test_repository_that_needs_authentication_is_an_error_and_no_question(
+def test_repository_that_needs_authentication_is_an_error_without_a_prompt(
     machine: Machine, notes: Repository, git_server: GitServer
 ) -> None:
     git_server.authorization = "Basic something"
@@ -111,14 +111,14 @@ def test_repository_that_needs_authentication_is_an_error_and_no_question(
     assert machine.registry.skills == {}
 
 
-def test_missing_repository_is_reported_be_missing(machine: Machine, notes: Repository, git_server: GitServer) -> None:
+def test_missing_repository_is_reported(machine: Machine, notes: Repository, git_server: GitServer) -> None:
     result = machine.agent("add", git_server.url("nothing"), "--yes")
 
     assert result.code == 1
     assert "was not found" in result.err
 
 
-def test_secret_reaches_the_server_and_no_file_argument_or_line(
+def test_secret_reaches_the_server_but_no_file_argument_or_output(
     machine: Machine, notes: Repository, git_server: GitServer
 ) -> None:
     secret = "ada:" + "tok" + "en-456"
@@ -146,7 +146,7 @@ def test_secret_reaches_the_server_and_no_file_argument_or_line(
     assert encoded.encode() not in everything
 
 
-def test_server_without_shallow_fetches_is_read_whole(
+def test_server_without_shallow_fetches_gets_a_full_fetch(
     machine: Machine, notes: Repository, git_server: GitServer
 ) -> None:
     notes.git("update-server-info")
@@ -194,7 +194,7 @@ def test_repository_larger_than_allowed_is_refused(machine: Machine, notes: Repo
     assert machine.registry.skills == {}
 
 
-def test_git_sees_nothing_of_the_callers_environment_but_a_short_list(tmp_path: Path) -> None:
+def test_git_gets_only_allowlisted_environment_variables(tmp_path: Path) -> None:
     session = GitSession(repository=tmp_path / "a" / "b", url="https://example.org/x", limits=InstallLimits())
     inherited = {
         "PATH": "/bin",

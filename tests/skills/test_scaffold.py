@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.skills.conftest import Machine
 
 
-def test_new_skill_is_valid_by_the_strict_rules_and_its_script_keeps_the_contract(machine: Machine) -> None:
+def test_new_skill_is_strictly_valid_and_its_script_follows_the_contract(machine: Machine) -> None:
     result = machine.agent("create", "My_Skill", "--json")
 
     folder = machine.workspace / result.json["path"]
@@ -31,7 +31,7 @@ def test_new_skill_is_valid_by_the_strict_rules_and_its_script_keeps_the_contrac
     assert all((folder / file).is_file() for case in evals["evals"] for file in case["files"])
 
 
-def test_existing_folder_is_not_touched_and_a_bad_name_leaves_nothing(machine: Machine) -> None:
+def test_existing_folder_is_not_changed_and_an_invalid_name_creates_nothing(machine: Machine) -> None:
     assert machine.agent("create", "notes", "--path", "here").code == 0
 
     assert machine.agent("create", "NOTES", "--path", "here").code == 2

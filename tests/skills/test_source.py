@@ -23,18 +23,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("https://gi\u0442hub.com/notes", ("https://xn--gihub-8ye.com/notes", None, "")),
     ],
 )
-def test_address_is_taken_apart(text: str, parts: tuple[str, str | None, str]) -> None:
+def test_source_url_is_parsed(text: str, parts: tuple[str, str | None, str]) -> None:
     url, ref, subdir = parts
 
     assert parse_source(text) == GitSource(url=url, ref=ref, subdir=subdir)
 
 
 @pytest.mark.parametrize("text", ["./notes", "../notes", "/srv/notes", "notes", "~/notes", "C:/skills/notes", "a@b/c"])
-def test_everything_else_is_a_folder(text: str) -> None:
+def test_other_sources_are_folders(text: str) -> None:
     assert isinstance(parse_source(text), FolderSource)
 
 
-def test_secret_is_taken_out_of_an_address_and_shown_nowhere() -> None:
+def test_secret_is_removed_from_a_url_and_not_shown() -> None:
     token = "tok" + "en-123"
 
     source = parse_source(f"https://ada:{token}@example.org/notes.git@main")
@@ -87,12 +87,12 @@ def test_secret_is_taken_out_of_an_address_and_shown_nowhere() -> None:
         "http://ada:word@example.org/notes",
     ],
 )
-def test_dangerous_or_senseless_address_is_refused(text: str) -> None:
+def test_dangerous_or_invalid_url_is_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         parse_source(text)
 
 
-def test_file_address_is_taken_only_when_asked_for() -> None:
+def test_file_url_is_accepted_only_on_request() -> None:
     assert parse_source("file:///srv/notes", allow_file=True) == GitSource(url="file:///srv/notes")
     with pytest.raises(UsageError):
         parse_source("file://other.example.org/srv/notes", allow_file=True)

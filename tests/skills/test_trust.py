@@ -44,7 +44,7 @@ def test_digest_cannot_be_confused_by_moving_bytes_between_names(tmp_path: Path)
     assert digest_tree(tmp_path / "a").tree != digest_tree(tmp_path / "b").tree
 
 
-def test_trust_holds_for_exactly_these_bytes(package: SkillPackage) -> None:
+def test_trust_covers_exactly_the_trusted_bytes(package: SkillPackage) -> None:
     check_trusted(package)
 
     (package.folder / "scripts/find.py").write_text("print(2)\n")
@@ -70,7 +70,7 @@ def test_link_ends_trust_and_has_no_digest(package: SkillPackage, tmp_path: Path
         digest_tree(package.folder)
 
 
-def test_folder_that_is_gone_or_special_is_not_trusted(package: SkillPackage) -> None:
+def test_missing_or_special_folder_is_not_trusted(package: SkillPackage) -> None:
     os.mkfifo(package.folder / "pipe")
     assert not is_trusted(package)
     assert not is_trusted(replace(package, folder=package.folder / "nowhere"))
@@ -80,5 +80,7 @@ def test_folder_that_is_gone_or_special_is_not_trusted(package: SkillPackage) ->
     ("source", "trusted"),
     [("bundled", True), ("workspace", True), ("directory", True), ("installed", False), ("user", False)],
 )
-def test_without_a_yes_only_the_place_counts(package: SkillPackage, source: PackageSource, trusted: bool) -> None:
+def test_trust_without_a_digest_depends_on_the_source(
+    package: SkillPackage, source: PackageSource, trusted: bool
+) -> None:
     assert is_trusted(replace(package, source=source, trusted_digest=None)) == trusted

@@ -26,7 +26,7 @@ async def test_an_append_canceled_before_it_started_writes_nothing(open_store: O
 
 
 @pytest.mark.anyio
-async def test_an_append_canceled_once_it_is_committed_returns(open_store: Open) -> None:
+async def test_an_append_canceled_after_its_commit_returns(open_store: Open) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)

@@ -8,11 +8,11 @@ from metier.testing.store_contract import CHECKS, run_check
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_sqlite_keeps_the_contract(check: Check, subject: Subject) -> None:
+async def test_sqlite_fulfills_the_store_contract(check: Check, subject: Subject) -> None:
     await run_check(check, subject)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_postgres_keeps_the_contract(check: Check, postgres_subject: Subject) -> None:
+async def test_postgres_fulfills_the_store_contract(check: Check, postgres_subject: Subject) -> None:
     await run_check(check, postgres_subject)

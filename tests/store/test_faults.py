@@ -45,7 +45,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
 @pytest.mark.parametrize("size_kib", [40960, 41000, 41511, 42330])
-def test_a_full_disk_refuses_whole_entries_and_the_run_continues_after_space_is_freed(
+def test_a_full_disk_rejects_complete_entries_and_the_run_continues_after_cleanup(
     size_kib: int, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
@@ -65,7 +65,7 @@ def test_a_full_disk_refuses_whole_entries_and_the_run_continues_after_space_is_
     }
 
 
-def test_a_file_that_may_not_grow_is_refused_and_the_store_continues_later(database: Path) -> None:
+def test_an_append_fails_if_the_file_cannot_grow_and_the_store_recovers(database: Path) -> None:
     report = run_child("limit", database)
 
     assert report["failure"] == "StoreUnavailable"
@@ -88,7 +88,7 @@ def test_a_read_only_folder_is_refused_at_the_start(exists: bool, tmp_path: Path
 
 
 @pytest.mark.anyio
-async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+async def test_a_file_instead_of_a_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
 
     with pytest.raises(StoreUnavailable, match="cannot be opened"):
@@ -96,7 +96,7 @@ async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_log_cut_anywhere_loads_as_a_start_of_the_journal(open_store: Open, tmp_path: Path) -> None:
+async def test_a_truncated_log_loads_as_a_prefix_of_the_journal(open_store: Open, tmp_path: Path) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
@@ -123,7 +123,7 @@ async def test_a_log_cut_anywhere_loads_as_a_start_of_the_journal(open_store: Op
 
 
 @pytest.mark.anyio
-async def test_a_changed_byte_in_an_entry_is_noticed_and_its_place_named(open_store: Open, database: Path) -> None:
+async def test_a_changed_byte_in_an_entry_is_detected_and_located(open_store: Open, database: Path) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
@@ -143,7 +143,7 @@ async def test_a_changed_byte_in_an_entry_is_noticed_and_its_place_named(open_st
 
 
 @pytest.mark.anyio
-async def test_a_missing_entry_is_noticed(open_store: Open, database: Path) -> None:
+async def test_a_missing_entry_is_detected(open_store: Open, database: Path) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
@@ -158,7 +158,7 @@ async def test_a_missing_entry_is_noticed(open_store: Open, database: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"this is not a database at all, " * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_file_that_is_not_a_database_is_refused_and_left_as_it_is(content: bytes, database: Path) -> None:
+def test_a_file_that_is_not_a_database_is_rejected_and_not_changed(content: bytes, database: Path) -> None:
     database.parent.mkdir()
     database.write_bytes(content)
 
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_a_database_is_refused_and_left_as_it_is(content: byt
 
 
 @pytest.mark.anyio
-async def test_a_lock_held_by_another_program_stops_neither_readers_nor_the_event_loop(
+async def test_a_lock_of_another_program_blocks_neither_readers_nor_the_event_loop(
     open_store: Open, database: Path
 ) -> None:
     store = await open_store()
@@ -199,7 +199,7 @@ async def test_a_lock_held_by_another_program_stops_neither_readers_nor_the_even
 
 
 @pytest.mark.anyio
-async def test_a_lock_held_for_too_long_is_a_clear_failure_and_passes(database: Path) -> None:
+async def test_a_lock_held_for_too_long_is_a_clear_and_temporary_failure(database: Path) -> None:
     store = await open_sqlite_store(database, lock_timeout_seconds=0.05)
     await store.create_run(build_run("r1"))
     other = sqlite3.connect(database, isolation_level=None)
@@ -257,7 +257,7 @@ broken line
         ("/mnt/a/b", "cifs"),
     ],
 )
-def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder: str, kind: str) -> None:
+def test_the_file_system_of_a_folder_comes_from_the_nearest_mount(folder: str, kind: str) -> None:
     assert get_file_system(folder, MOUNTS) == kind
 
 

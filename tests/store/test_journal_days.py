@@ -42,7 +42,7 @@ async def _end_runs(store: PostgresStore, *run_ids: str) -> None:
         await store.release_lease(lease)
 
 
-async def test_the_journal_of_a_day_is_a_table_that_goes_with_the_last_of_its_runs(
+async def test_the_journal_table_of_a_day_is_dropped_with_its_last_run(
     postgres_address: Address, postgres_url: str
 ) -> None:
     store = await open_postgres_store(postgres_address)
@@ -70,7 +70,7 @@ async def test_the_journal_of_a_day_is_a_table_that_goes_with_the_last_of_its_ru
     await store.close()
 
 
-async def test_a_journal_from_before_days_had_tables_stays_whole(postgres_address: Address, postgres_url: str) -> None:
+async def test_a_journal_from_before_daily_tables_stays_complete(postgres_address: Address, postgres_url: str) -> None:
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         await migrate(connection, "here", steps=MIGRATIONS[:3])
         await connection.execute(
@@ -98,7 +98,7 @@ async def test_a_journal_from_before_days_had_tables_stays_whole(postgres_addres
     await store.close()
 
 
-async def test_runs_without_a_day_in_their_ids_have_tables_and_those_of_an_older_store_move_there(
+async def test_runs_without_a_day_in_their_ids_have_tables_for_older_runs_too(
     postgres_address: Address, postgres_url: str
 ) -> None:
     older, newer = [f"{CHILD}00aa", f"{RUN_PREFIX}00aa"], [f"{CHILD}ffbb", f"{RUN_PREFIX}ffbb"]

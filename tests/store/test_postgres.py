@@ -32,7 +32,7 @@ def find_tables(url: str) -> set[str]:
 
 
 @pytest.mark.anyio
-async def test_many_that_start_at_once_make_the_tables_once(postgres_address: Address, postgres_url: str) -> None:
+async def test_concurrent_starts_create_the_tables_once(postgres_address: Address, postgres_url: str) -> None:
     async def start() -> None:
         store = await open_postgres_store(postgres_address)
         await store.close()
@@ -49,7 +49,7 @@ async def test_many_that_start_at_once_make_the_tables_once(postgres_address: Ad
 
 
 @pytest.mark.anyio
-async def test_older_tables_become_newer_ones_all_or_nothing_and_newer_ones_are_refused(
+async def test_older_tables_are_migrated_atomically_and_newer_ones_are_rejected(
     postgres_address: Address, postgres_url: str
 ) -> None:
     await (await open_postgres_store(postgres_address)).close()
@@ -79,7 +79,7 @@ async def test_older_tables_become_newer_ones_all_or_nothing_and_newer_ones_are_
     ],
 )
 @pytest.mark.anyio
-async def test_a_password_is_never_shown(url: str, tmp_path: Path) -> None:
+async def test_a_password_is_not_shown(url: str, tmp_path: Path) -> None:
     options = StoreOptions(backend="postgres")
 
     with pytest.raises(StoreError) as refused:
@@ -93,13 +93,13 @@ async def test_a_password_is_never_shown(url: str, tmp_path: Path) -> None:
     assert SECRET not in repr(read_address("U", {"U": f"postgresql://ann:{SECRET}@host/runs"}))
 
 
-def test_an_address_is_shown_with_all_but_its_password() -> None:
+def test_a_url_is_shown_without_its_password() -> None:
     address = read_address("U", {"U": f"postgresql://ann:{SECRET}@db.example:5433/runs"})
 
     assert address.shown == "postgresql://ann@db.example:5433/runs"
 
 
-def test_every_error_of_the_server_has_a_meaning() -> None:
+def test_every_server_error_is_mapped() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, psycopg.Error)} | {
         PoolTimeout
     }
@@ -129,19 +129,19 @@ def test_every_error_of_the_server_has_a_meaning() -> None:
         (psycopg.ProgrammingError("odd"), StoreUnavailable, False),
     ],
 )
-def test_errors_are_told_apart(error: psycopg.Error, kind: type[StoreError], *, lost: bool) -> None:
+def test_server_errors_map_to_distinct_failures(error: psycopg.Error, kind: type[StoreError], *, lost: bool) -> None:
     assert type(build_failure(error, "here")) is kind
     assert is_lost(error) is lost
 
 
 @pytest.mark.parametrize("text", ["", "plain", "a\x00b", "\x10", "\x100", "\x00\x10\x00", "多\x10\x10"])
-def test_text_that_postgres_cannot_hold_comes_back(text: str) -> None:
+def test_text_unsupported_by_postgres_survives_a_round_trip(text: str) -> None:
     assert decode_text(encode_text(text)) == text
     assert "\x00" not in encode_text(text)
     assert encode_text(text + "more").startswith(encode_text(text))
 
 
-def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
+def test_a_missing_driver_is_named_with_its_install_command() -> None:
     code = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -164,7 +164,7 @@ def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
     assert told.endswith("[postgres]'"), done.stderr
 
 
-def test_the_state_of_a_conversation_lives_on_the_server(postgres_url: str, tmp_path: Path) -> None:
+def test_the_state_of_a_conversation_is_stored_on_the_server(postgres_url: str, tmp_path: Path) -> None:
     store = StoreOptions(backend="postgres")
     environ = {"DATABASE_URL": postgres_url}
     options = StateOptions(redactor=build_redactor(), runs=tmp_path / "runs", store=store, environ=environ)

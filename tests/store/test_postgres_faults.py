@@ -97,7 +97,7 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(
 
 
 @pytest.mark.anyio
-async def test_entries_that_a_crashed_server_had_not_flushed_are_written_again(own_server: PostgresServer) -> None:
+async def test_entries_not_flushed_by_a_crashed_server_are_written_again(own_server: PostgresServer) -> None:
     with psycopg.connect(own_server.url(), autocommit=True) as connection:
         # So that the server flushes nothing by itself before it crashes.
         connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
@@ -136,7 +136,7 @@ async def test_a_durable_append_makes_earlier_entries_survive_a_crash(own_server
 
 
 @pytest.mark.anyio
-async def test_an_append_whose_answer_was_lost_counts_once(store: PostgresStore, proxy: FaultProxy) -> None:
+async def test_an_append_with_a_lost_reply_is_stored_once(store: PostgresStore, proxy: FaultProxy) -> None:
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=600)
 
@@ -149,7 +149,7 @@ async def test_an_append_whose_answer_was_lost_counts_once(store: PostgresStore,
 
 
 @pytest.mark.anyio
-async def test_whatever_was_committed_when_the_answer_was_lost_is_not_done_again(
+async def test_an_operation_committed_before_the_reply_was_lost_is_not_repeated(
     store: PostgresStore, proxy: FaultProxy
 ) -> None:
     proxy.lose_answer_to(b"COMMIT")
@@ -175,7 +175,7 @@ async def test_whatever_was_committed_when_the_answer_was_lost_is_not_done_again
 
 
 @pytest.mark.anyio
-async def test_a_turn_that_was_committed_when_the_answer_was_lost_is_there_once(
+async def test_a_turn_committed_before_the_reply_was_lost_is_stored_once(
     store: PostgresStore, proxy: FaultProxy
 ) -> None:
     proxy.lose_answer_to(b"COMMIT")
@@ -196,7 +196,7 @@ async def test_a_turn_that_was_committed_when_the_answer_was_lost_is_there_once(
 
 
 @pytest.mark.anyio
-async def test_any_process_that_waits_for_entries_does_so_through_a_restart(own_server: PostgresServer) -> None:
+async def test_waiting_for_entries_survives_a_server_restart(own_server: PostgresServer) -> None:
     address = read_address("URL", {"URL": own_server.url()})
     writer, reader = await open_postgres_store(address), await open_postgres_store(address)
     await writer.create_run(build_run("r1"))
@@ -219,7 +219,7 @@ async def test_any_process_that_waits_for_entries_does_so_through_a_restart(own_
 
 
 @pytest.mark.anyio
-async def test_a_server_that_stays_away_is_reported_and_the_run_can_be_resumed_later(
+async def test_an_unavailable_server_is_reported_and_the_run_can_be_resumed_later(
     own_server: PostgresServer,
 ) -> None:
     address = read_address("URL", {"URL": own_server.url()})
@@ -241,9 +241,7 @@ async def test_a_server_that_stays_away_is_reported_and_the_run_can_be_resumed_l
 
 
 @pytest.mark.anyio
-async def test_connections_that_are_cut_off_do_no_harm(
-    postgres_address: Address, postgres_server: PostgresServer
-) -> None:
+async def test_dropped_connections_cause_no_errors(postgres_address: Address, postgres_server: PostgresServer) -> None:
     store = await open_postgres_store(postgres_address)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=600)

@@ -52,7 +52,7 @@ async def end_connections(url: str, pids: frozenset[int]) -> None:
             await connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
 
 
-async def test_a_waiting_task_is_told_by_the_server_and_need_not_look(
+async def test_a_waiting_task_is_notified_by_the_server_without_polling(
     postgres_address: Address, postgres_url: str
 ) -> None:
     async with watching(postgres_address, NEVER) as (watcher, store, lease):
@@ -64,7 +64,7 @@ async def test_a_waiting_task_is_told_by_the_server_and_need_not_look(
                 await store.append(lease, 1, build_entries(1))
 
 
-async def test_a_listener_whose_connection_is_ended_listens_again(postgres_address: Address, postgres_url: str) -> None:
+async def test_a_listener_reconnects_after_a_lost_connection(postgres_address: Address, postgres_url: str) -> None:
     async with watching(postgres_address, NEVER) as (watcher, store, lease):
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
@@ -76,7 +76,7 @@ async def test_a_listener_whose_connection_is_ended_listens_again(postgres_addre
                 await store.append(lease, 1, build_entries(1))
 
 
-async def test_what_happens_while_no_connection_listens_is_found_by_looking(
+async def test_changes_during_a_lost_connection_are_found_by_polling(
     postgres_address: Address, postgres_url: str
 ) -> None:
     async with watching(postgres_address, POLL_SECONDS) as (watcher, store, lease):

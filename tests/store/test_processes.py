@@ -76,7 +76,7 @@ def children(shared_database: Path) -> Iterator[list[Child]]:
 
 
 @pytest.mark.anyio
-async def test_of_eight_processes_that_want_a_run_one_gets_it_in_every_round(
+async def test_exactly_one_of_eight_processes_acquires_a_run_in_every_round(
     children: list[Child], shared_database: Path
 ) -> None:
     store = await open_sqlite_store(shared_database)
@@ -97,7 +97,7 @@ async def test_of_eight_processes_that_want_a_run_one_gets_it_in_every_round(
 
 
 @pytest.mark.anyio
-async def test_of_eight_processes_that_write_at_one_place_one_does_in_every_round(
+async def test_exactly_one_of_eight_concurrent_writes_succeeds_in_every_round(
     children: list[Child], shared_database: Path
 ) -> None:
     store = await open_sqlite_store(shared_database)
@@ -117,7 +117,7 @@ async def test_of_eight_processes_that_write_at_one_place_one_does_in_every_roun
 
 
 @pytest.mark.anyio
-async def test_killed_anywhere_between_appends_nothing_acknowledged_is_lost(database: Path) -> None:
+async def test_no_acknowledged_append_is_lost_by_a_kill_between_appends(database: Path) -> None:
     store = await open_sqlite_store(database)
     await store.create_run(build_run("r1"))
     randomness = random.Random(7)
@@ -147,7 +147,7 @@ POINTS = {"pwrite64": (*EARLY, 30, 60), "fdatasync": tuple(range(1, 6))}
 @pytest.mark.anyio
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("call", POINTS)
-async def test_killed_at_every_write_of_the_database_nothing_acknowledged_is_lost(call: str, database: Path) -> None:
+async def test_no_acknowledged_append_is_lost_by_a_kill_at_any_database_write(call: str, database: Path) -> None:
     points = POINTS[call]
     killed = 0
     for point in points:
@@ -174,7 +174,7 @@ async def test_killed_at_every_write_of_the_database_nothing_acknowledged_is_los
 
 @pytest.mark.anyio
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whether a process has ended")
-async def test_a_run_whose_driver_was_killed_can_be_driven_at_once(database: Path) -> None:
+async def test_a_run_of_a_killed_driver_can_be_driven_immediately(database: Path) -> None:
     store = await open_sqlite_store(database)
     await store.create_run(build_run("r1"))
     child = Child("append", database, "r1")

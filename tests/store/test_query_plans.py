@@ -228,7 +228,7 @@ async def test_a_journal_is_read_and_deleted_by_the_index_of_its_day(
     assert others == []
 
 
-async def test_a_word_of_the_run_list_is_looked_up_in_postgres_and_found_without_the_extension_too(
+async def test_the_run_list_can_be_searched_with_and_without_the_postgres_extension(
     postgres_address: Address, postgres_url: str, machine: FakeMachine
 ) -> None:
     await (await open_postgres_store(postgres_address)).close()
@@ -259,7 +259,7 @@ async def test_a_word_of_the_run_list_is_looked_up_in_postgres_and_found_without
     assert [row.run_id for row in short] == found[0]
 
 
-async def test_a_user_who_may_not_add_extensions_gets_a_store_all_the_same(postgres_url: str) -> None:
+async def test_a_database_user_without_extension_rights_gets_a_store(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         row = connection.execute("SELECT current_database()").fetchone()
         assert row is not None

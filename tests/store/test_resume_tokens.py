@@ -67,7 +67,7 @@ def mutations(token: str) -> list[str]:
     return [text for text in dict.fromkeys(changed) if text != token]
 
 
-def test_every_changed_token_is_refused_with_one_message_and_the_true_one_still_works(options: StateOptions) -> None:
+def test_every_modified_token_is_rejected_equally_and_the_original_still_works(options: StateOptions) -> None:
     with open_state_store("ctx:with:colons", options) as store:
         store.put_state(replace(store.get_state(), task_state="input_required"))
         token = store.generate_resume_token()
@@ -107,7 +107,7 @@ def test_a_token_of_an_older_state_is_refused(options: StateOptions) -> None:
         assert validate_resume_token(generate_resume_token("ctx", version=2, turn=1, options=options), store)
 
 
-def test_a_token_ends_with_its_time(options: StateOptions, machine: FakeMachine) -> None:
+def test_a_token_expires(options: StateOptions, machine: FakeMachine) -> None:
     with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         token = store.generate_resume_token(lifetime_seconds=60)
@@ -116,7 +116,7 @@ def test_a_token_ends_with_its_time(options: StateOptions, machine: FakeMachine)
         assert not validate_resume_token(token, store)
 
 
-def test_a_token_is_for_one_context_and_for_whom_it_was_made(options: StateOptions) -> None:
+def test_a_token_is_bound_to_its_context_and_recipient(options: StateOptions) -> None:
     with open_state_store("ctx", options) as store, open_state_store("other", options) as other:
         store.put_state(store.get_state())
         other.put_state(other.get_state())
@@ -129,7 +129,7 @@ def test_a_token_is_for_one_context_and_for_whom_it_was_made(options: StateOptio
         assert store.redeem_resume_token(token, bound_to="ann").version == 2
 
 
-def test_a_message_that_is_delivered_again_after_a_crash_brings_its_token_again(options: StateOptions) -> None:
+def test_a_message_redelivered_after_a_crash_can_use_its_token_again(options: StateOptions) -> None:
     with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())
         token = store.generate_resume_token()
@@ -175,7 +175,7 @@ def list_calls(token: str) -> list[str]:
     return called
 
 
-def test_checking_does_the_same_whatever_is_wrong() -> None:
+def test_validation_does_the_same_work_for_every_error() -> None:
     """Equal calls take equal time; comparing is left to `compare_digest`."""
     token = sign_token(WANTED, version=3, turn=2, expires_at=NOON + timedelta(hours=1), keys=KEYS)
     first = token[:-64] + ("0" if token[-64] != "0" else "1") + token[-63:]
@@ -189,7 +189,7 @@ def test_checking_does_the_same_whatever_is_wrong() -> None:
     assert calls == [calls[0]] * 4
 
 
-def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     runs, home = tmp_path / "work/runs", tmp_path / "home"
     keys = load_resume_keys(runs, {}, home=home)
 
@@ -206,7 +206,7 @@ def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
         load_resume_keys(runs, {}, home=home)
 
 
-def test_a_secret_can_be_changed_while_older_tokens_are_still_good(tmp_path: Path) -> None:
+def test_a_secret_can_be_rotated_while_older_tokens_stay_valid(tmp_path: Path) -> None:
     old, new = "o" * 32, "n" * 32
     expires_at = NOON + timedelta(hours=1)
     before = load_resume_keys(tmp_path, {"AGENT_RESUME_SECRET": old})

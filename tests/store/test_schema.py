@@ -22,7 +22,7 @@ def tables(connection: sqlite3.Connection) -> set[str]:
 
 
 @pytest.mark.anyio
-async def test_a_file_of_an_older_version_is_brought_up_to_date(open_store: Open, database: Path) -> None:
+async def test_a_file_of_an_older_version_is_migrated(open_store: Open, database: Path) -> None:
     await (await open_store()).close()
     connection = sqlite3.connect(database, isolation_level=None)
 
@@ -36,7 +36,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(open_store: Open
 
 
 @pytest.mark.anyio
-async def test_a_step_that_fails_changes_nothing(open_store: Open, database: Path) -> None:
+async def test_a_failed_migration_step_changes_nothing(open_store: Open, database: Path) -> None:
     await (await open_store()).close()
     connection = sqlite3.connect(database, isolation_level=None)
     before = tables(connection)
@@ -79,7 +79,7 @@ async def test_the_database_of_another_program_is_refused(open_store: Open, data
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
-async def test_a_file_of_every_version_becomes_a_store_with_all_that_was_in_it(
+async def test_a_file_of_every_version_is_migrated_with_all_its_data(
     version: int, open_store: Open, database: Path
 ) -> None:
     database.parent.mkdir()

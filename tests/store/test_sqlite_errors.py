@@ -58,7 +58,7 @@ def failed(code: int, kind: type[sqlite3.Error] = sqlite3.OperationalError) -> s
     return error
 
 
-def test_every_exception_and_every_code_becomes_a_sentence_with_a_hint(tmp_path: Path) -> None:
+def test_every_exception_and_error_code_has_a_message_with_a_hint(tmp_path: Path) -> None:
     assert len(error_codes()) > 80
     for kind in exceptions():
         for code in error_codes().values():
@@ -70,7 +70,7 @@ def test_every_exception_and_every_code_becomes_a_sentence_with_a_hint(tmp_path:
 
 
 @pytest.mark.parametrize("name", MEANINGS)
-def test_a_code_means(name: str, tmp_path: Path) -> None:
+def test_an_error_code_maps_to_its_exception(name: str, tmp_path: Path) -> None:
     failure = build_failure(failed(error_codes()[name]), tmp_path / "state.db")
 
     assert type(failure) is MEANINGS[name]
@@ -110,7 +110,7 @@ class FailToCommit(sqlite3.Connection):
 @pytest.mark.anyio
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("text", WRITTEN)
-async def test_a_commit_whose_answer_was_lost_counts_when_it_is_there(text: str, durable: bool, database: Path) -> None:
+async def test_a_commit_with_a_lost_reply_succeeds_if_it_is_stored(text: str, durable: bool, database: Path) -> None:
     store = await open_sqlite_store(database, connection_class=CommitThenFail)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
@@ -127,9 +127,7 @@ async def test_a_commit_whose_answer_was_lost_counts_when_it_is_there(text: str,
 @pytest.mark.anyio
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("text", WRITTEN)
-async def test_a_commit_that_did_not_arrive_is_a_failure_and_can_be_repeated(
-    text: str, durable: bool, database: Path
-) -> None:
+async def test_a_missing_commit_is_a_failure_and_can_be_repeated(text: str, durable: bool, database: Path) -> None:
     store = await open_sqlite_store(database, connection_class=FailToCommit)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)

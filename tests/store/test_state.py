@@ -29,7 +29,7 @@ def open_state(tmp_path: Path, machine: FakeMachine) -> Open:
     return open_one
 
 
-def test_a_conversation_continues_in_another_process_where_it_stopped(open_state: Open) -> None:
+def test_a_conversation_continues_in_another_process(open_state: Open) -> None:
     with open_state() as store:
         state = store.get_state()
         assert (state.context_version, state.task_state, state.current_turn) == (0, "pending", 1)
@@ -63,7 +63,7 @@ def test_a_state_that_another_user_replaced_is_not_overwritten(open_state: Open)
         assert two.get_state().current_turn == 3
 
 
-def test_secrets_are_taken_out_before_anything_is_stored(open_state: Open, tmp_path: Path) -> None:
+def test_secrets_are_redacted_before_storage(open_state: Open, tmp_path: Path) -> None:
     secret = "-".join(["hunter", "two", "8c1f"])
     with open_state(redactor=build_redactor(values=[secret])) as store:
         store.put_fact("config", "api_key", "plain-" + secret)
@@ -106,7 +106,7 @@ def test_a_message_is_answered_once_and_duplicates_get_the_stored_answer(open_st
             one.complete_message(claim, "again")
 
 
-def test_work_that_fails_gives_its_message_back(open_state: Open) -> None:
+def test_failed_work_releases_its_message(open_state: Open) -> None:
     def fail() -> None:
         raise KeyError("broken")
 
@@ -116,7 +116,7 @@ def test_work_that_fails_gives_its_message_back(open_state: Open) -> None:
         assert store.answer_once("m1", lambda: "done") == "done"
 
 
-def test_waiting_for_a_user_who_works_on_a_message_ends(open_state: Open) -> None:
+def test_waiting_for_another_process_with_the_message_times_out(open_state: Open) -> None:
     with open_state() as one, open_state() as two:
         one.record_message("m1", lease_seconds=600)
 
@@ -124,7 +124,7 @@ def test_waiting_for_a_user_who_works_on_a_message_ends(open_state: Open) -> Non
             two.answer_once("m1", lambda: "twice", wait_seconds=0)
 
 
-def test_a_summary_is_made_before_events_are_dropped(open_state: Open) -> None:
+def test_a_summary_is_created_before_events_are_dropped(open_state: Open) -> None:
     with open_state() as store:
         for number in range(120):
             store.append_event("user_message", {"text": f"the harbour report number {number}"})
@@ -137,7 +137,7 @@ def test_a_summary_is_made_before_events_are_dropped(open_state: Open) -> None:
         assert store.summarize() == store.get_state().summary
 
 
-def test_a_summary_stays_within_its_bounds_and_keeps_what_is_said_often(open_state: Open) -> None:
+def test_a_summary_stays_within_its_limits_and_keeps_frequent_facts(open_state: Open) -> None:
     with open_state() as store:
         store.append_event("note", {"text": "xylophone quux zyzzyva " * 3})
         for number in range(140):
@@ -150,7 +150,7 @@ def test_a_summary_stays_within_its_bounds_and_keeps_what_is_said_often(open_sta
         assert "xylophone" not in summary
 
 
-def test_a_summary_comes_from_the_model_where_there_is_one_that_works(open_state: Open) -> None:
+def test_a_summary_comes_from_the_model_if_one_is_available(open_state: Open) -> None:
     def by_model(previous: str, events: Sequence[ContextEvent]) -> str:
         return f"{previous}+{len(events)}"
 
@@ -225,12 +225,12 @@ def test_automatic_summary_keeps_recent_events_that_share_few_words(open_state: 
 
 
 @pytest.mark.anyio
-async def test_code_in_an_event_loop_is_told_what_to_do(tmp_path: Path) -> None:
+async def test_sync_use_in_an_event_loop_raises_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="runs in an event loop"):
         open_state_store("ctx", StateOptions(redactor=build_redactor(), runs=tmp_path, environ={}))
 
 
-def test_the_environment_says_which_store_and_a_wrong_word_is_named(
+def test_the_environment_selects_the_store_and_an_invalid_value_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -39,7 +39,7 @@ def run_processes(what: str, folder: Path, backend: dict[str, str], *, processes
 
 
 @pytest.mark.slow
-def test_processes_that_count_at_once_lose_nothing(backend: dict[str, str], tmp_path: Path) -> None:
+def test_concurrent_counters_lose_no_increment(backend: dict[str, str], tmp_path: Path) -> None:
     counts = COUNTING * (100 // SHARE)
 
     run_processes("count", tmp_path, backend, processes=COUNTING, times=100 // SHARE)
@@ -50,7 +50,9 @@ def test_processes_that_count_at_once_lose_nothing(backend: dict[str, str], tmp_
 
 
 @pytest.mark.slow
-def test_copies_of_a_hundred_messages_are_worked_on_a_hundred_times(backend: dict[str, str], tmp_path: Path) -> None:
+def test_duplicates_of_a_hundred_messages_are_processed_a_hundred_times(
+    backend: dict[str, str], tmp_path: Path
+) -> None:
     run_processes("messages", tmp_path, backend, processes=8, times=1250 // SHARE)
 
     done = Counter((tmp_path / "work").read_text(encoding="utf-8").split())

@@ -20,7 +20,7 @@ type Open = Callable[[], Awaitable[SqliteStore]]
 
 @pytest.mark.parametrize("days", [-400, -1, 1, 400])
 @pytest.mark.anyio
-async def test_a_wall_clock_that_jumps_neither_ends_nor_prolongs_a_lease(
+async def test_a_jump_of_the_wall_clock_neither_ends_nor_extends_a_lease(
     days: int, open_store: Open, machine: FakeMachine
 ) -> None:
     store = await open_store()
@@ -38,9 +38,7 @@ async def test_a_wall_clock_that_jumps_neither_ends_nor_prolongs_a_lease(
 
 
 @pytest.mark.anyio
-async def test_after_a_restart_of_the_machine_every_lease_is_free_and_old_drivers_are_fenced(
-    open_store: Open, machine: FakeMachine
-) -> None:
+async def test_a_reboot_releases_every_lease_and_fences_old_drivers(open_store: Open, machine: FakeMachine) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     old = await store.take_lease("r1", owner="ann", seconds=100_000)
@@ -56,7 +54,7 @@ async def test_after_a_restart_of_the_machine_every_lease_is_free_and_old_driver
 
 
 @pytest.mark.anyio
-async def test_the_refusal_says_who_since_when_and_until_when(open_store: Open, machine: FakeMachine) -> None:
+async def test_the_lease_error_names_owner_start_and_expiry(open_store: Open, machine: FakeMachine) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     await store.take_lease("r1", owner="host:42", seconds=15)
@@ -73,7 +71,7 @@ async def test_the_refusal_says_who_since_when_and_until_when(open_store: Open, 
 
 
 @pytest.mark.anyio
-async def test_a_lease_of_the_right_number_but_another_owner_is_refused(open_store: Open) -> None:
+async def test_a_lease_with_the_right_token_but_another_owner_is_rejected(open_store: Open) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
@@ -84,7 +82,7 @@ async def test_a_lease_of_the_right_number_but_another_owner_is_refused(open_sto
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_process_is_gone_only_when_it_has_ended() -> None:
+def test_a_process_is_gone_only_after_it_ended() -> None:
     machine = SystemMachine()
     code = "from metier.store.machine import SystemMachine; print(SystemMachine().process(), flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

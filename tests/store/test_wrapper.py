@@ -9,11 +9,11 @@ def names_of(kind: type) -> set[str]:
     return {name for name in vars(kind) if not name.startswith("_")}
 
 
-def test_a_wrapper_passes_on_every_method_of_a_store() -> None:
+def test_a_wrapper_forwards_every_method_of_a_store() -> None:
     assert names_of(StoreReader) | names_of(StoreWrapper) == names_of(Store)
 
 
-def test_a_replay_decides_about_every_write_itself() -> None:
+def test_a_replay_store_overrides_every_write_method() -> None:
     writes = names_of(Store) - names_of(StoreReader)
 
     assert {"append", "create_run", "delete_runs", "decide_approval"} <= writes
