@@ -25,7 +25,7 @@ def ask(agent: str, **more: str) -> Call:
     return ("delegate", {"agent": agent, "task": f"Look at {agent}", **more})
 
 
-async def test_calls_side_by_side_work_at_the_same_time_and_each_has_its_result(tmp_path: Path) -> None:
+async def test_concurrent_calls_run_at_the_same_time_and_each_has_its_result(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two", "three")
     cast = Cast({"boss": [[ask("three"), ask("one"), ask("two")], DONE], "one": MEET, "two": MEET, "three": MEET})
 
@@ -48,7 +48,7 @@ async def test_calls_side_by_side_work_at_the_same_time_and_each_has_its_result(
     assert [report.outcome.divergence for report in reports] == [None] * 4
 
 
-async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path: Path) -> None:
+async def test_concurrent_calls_are_limited_like_one_call_with_tasks(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d", "e"]
     write_agents(tmp_path, *names)
     cast = Cast(
@@ -69,7 +69,7 @@ async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path:
     assert turns == [9, 9, 9, 12, 12]
 
 
-async def test_a_call_between_two_others_keeps_the_order_of_the_reply(tmp_path: Path) -> None:
+async def test_results_keep_the_order_of_the_calls(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     look = Deed("look", "read")
     pay = Deed("pay")
@@ -85,7 +85,7 @@ async def test_a_call_between_two_others_keeps_the_order_of_the_reply(tmp_path: 
     assert len(pay.ran) == 2  # alone, each has the authority that it had
 
 
-async def test_two_calls_that_share_the_folder_only_read_and_one_next_to_a_worktree_may_write(tmp_path: Path) -> None:
+async def test_concurrent_calls_in_one_folder_are_read_only_unless_one_has_a_worktree(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     lines: list[Line] = [("pay", {}), ("finish", {"result": "tried"})]
     orders: list[list[tuple[bool, bool]]] = []
@@ -100,7 +100,7 @@ async def test_two_calls_that_share_the_folder_only_read_and_one_next_to_a_workt
     assert orders == [[(True, False), (True, False)], [(False, False), (False, True)]]
 
 
-async def test_calls_side_by_side_are_asked_about_in_one_pause(tmp_path: Path) -> None:
+async def test_concurrent_calls_are_asked_about_in_one_pause(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     rules = tmp_path / ".agent" / "policy.yaml"
     rules.write_text("tool_approvals:\n  rules:\n    - {tool: delegate, verdict: ask}\n")
@@ -118,7 +118,7 @@ async def test_calls_side_by_side_are_asked_about_in_one_pause(tmp_path: Path) -
     assert "a" in find_told(cast.requests[-1])
 
 
-async def test_guarded_run_starts_children_that_only_read_without_a_question(tmp_path: Path) -> None:
+async def test_guarded_run_starts_read_only_children_without_approval(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     many: Call = ("delegate", {"tasks": [{"agent": "one", "task": "Look"}, {"agent": "two", "task": "Look"}]})
     replies: list[list[Call]] = [[ask("one"), ask("two")], [many]]
@@ -134,7 +134,7 @@ async def test_guarded_run_starts_children_that_only_read_without_a_question(tmp
         assert report.outcome.divergence is None
 
 
-async def test_guarded_run_asks_before_it_starts_a_child_that_may_write(tmp_path: Path) -> None:
+async def test_guarded_run_asks_before_it_starts_a_child_with_write_access(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     for calls in ([ask("one")], [ask("one"), ask("two", isolation="worktree")]):
         cast = Cast({"boss": [calls, DONE], "one": [DONE], "two": [DONE]})
@@ -146,7 +146,7 @@ async def test_guarded_run_asks_before_it_starts_a_child_that_may_write(tmp_path
         assert (state.pause.pause, len(questions) > 0, len(state.children)) == ("approval", True, 0)
 
 
-async def test_rule_that_asks_about_delegation_also_asks_about_children_that_only_read(tmp_path: Path) -> None:
+async def test_ask_rule_for_delegation_covers_read_only_children(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     rules = tmp_path / ".agent" / "policy.yaml"
     rules.write_text("tool_approvals:\n  rules:\n    - {tool: delegate, verdict: ask}\n")

@@ -114,7 +114,7 @@ def test_task_killed_at_a_step_boundary_continues_at_that_step(
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_delegation_killed_anywhere_has_no_child_twice_and_loses_no_result(
+def test_killed_delegation_has_no_duplicate_child_and_loses_no_result(
     chunk: int, team_kit: CrashKit, team_baseline: Baseline
 ) -> None:
     points = thin_out(choose(team_baseline.points, HANDS), one_in=10)[chunk::CHUNKS]
@@ -127,7 +127,7 @@ def test_delegation_killed_anywhere_has_no_child_twice_and_loses_no_result(
     assert report.ok, report.render()
 
 
-def test_recovery_of_a_delegation_may_be_killed_too(team_kit: CrashKit, team_baseline: Baseline) -> None:
+def test_recovery_of_a_delegation_survives_a_kill(team_kit: CrashKit, team_baseline: Baseline) -> None:
     points = [point for point in team_baseline.points if is_one_of(point, BOUNDARIES) and point.occurrence == 2]
 
     report = CrashReport(
@@ -142,7 +142,7 @@ def test_recovery_of_a_delegation_may_be_killed_too(team_kit: CrashKit, team_bas
     assert report.ok, report.render()
 
 
-def test_children_that_work_together_are_there_once_each_wherever_the_process_is_killed(
+def test_concurrent_children_exist_once_each_after_a_kill_at_any_point(
     together_kit: CrashKit, together_baseline: Baseline
 ) -> None:
     points = thin_out(choose(together_baseline.points, HANDS), one_in=12)
@@ -155,9 +155,7 @@ def test_children_that_work_together_are_there_once_each_wherever_the_process_is
     assert report.ok, report.render()
 
 
-def test_recovery_of_children_that_work_together_may_be_killed_too(
-    together_kit: CrashKit, together_baseline: Baseline
-) -> None:
+def test_recovery_of_concurrent_children_survives_a_kill(together_kit: CrashKit, together_baseline: Baseline) -> None:
     points = [point for point in together_baseline.points if is_one_of(point, BOUNDARIES)]
 
     report = CrashReport(
@@ -168,7 +166,7 @@ def test_recovery_of_children_that_work_together_may_be_killed_too(
     assert report.ok, report.render()
 
 
-def test_children_of_calls_side_by_side_are_there_once_each_wherever_the_process_is_killed(
+def test_children_of_concurrent_calls_exist_once_each_after_a_kill_at_any_point(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with CrashKit(build_side_by_side, tmp_path_factory.mktemp("side-by-side")) as kit:
@@ -181,7 +179,7 @@ def test_children_of_calls_side_by_side_are_there_once_each_wherever_the_process
     assert report.ok, report.render()
 
 
-def test_children_with_worktrees_are_there_once_each_and_leave_no_worktree_behind(
+def test_children_with_worktrees_exist_once_each_and_leave_no_worktree(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("apart")

@@ -60,7 +60,7 @@ async def test_parent_replays_from_its_record_without_a_child(tmp_path: Path) ->
     assert len(rows) == 2
 
 
-async def test_fork_behind_a_delegation_uses_the_recorded_result(tmp_path: Path) -> None:
+async def test_fork_after_a_delegation_uses_the_recorded_result(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer")
     cast = Cast({"boss": [ASK, ("finish", {"result": "done"})], "writer": [("finish", {"result": "the notes"})]})
 
@@ -124,7 +124,7 @@ async def test_answer_to_the_parent_reaches_the_child_that_asks(tmp_path: Path) 
     assert "blue" in find_told(cast.requests[-2])
 
 
-async def test_child_may_do_no_more_than_everybody_above_it(tmp_path: Path) -> None:
+async def test_child_has_no_more_permissions_than_its_ancestors(tmp_path: Path) -> None:
     write_agents(
         tmp_path,
         "lead",
@@ -149,7 +149,7 @@ async def test_child_may_do_no_more_than_everybody_above_it(tmp_path: Path) -> N
     assert report.outcome.divergence is None
 
 
-async def test_child_sees_no_tool_that_its_parent_does_not_see(tmp_path: Path) -> None:
+async def test_child_has_no_tool_that_its_parent_lacks(tmp_path: Path) -> None:
     write_agents(tmp_path, "lead", more="tools: [look, delegate]\n")
     write_agents(tmp_path, "writer")
     cast = Cast({"lead": [ASK, ("finish", {"result": "done"})], "writer": [("finish", {"result": "x"})]})
@@ -162,7 +162,7 @@ async def test_child_sees_no_tool_that_its_parent_does_not_see(tmp_path: Path) -
     assert "pay" not in offered
 
 
-async def test_agent_that_waits_for_this_run_cannot_be_asked_again(tmp_path: Path) -> None:
+async def test_agent_that_waits_for_this_run_cannot_be_delegated_to(tmp_path: Path) -> None:
     write_agents(tmp_path, "lead", "writer", "other")
     back = ("delegate", {"agent": "lead", "task": "Do it yourself"})
     cast = Cast({"lead": [ASK, ("finish", {"result": "a"})], "writer": [back, ("finish", {"result": "b"})]})
@@ -176,7 +176,7 @@ async def test_agent_that_waits_for_this_run_cannot_be_asked_again(tmp_path: Pat
     assert "Agent 'lead' waits for this run already" in find_told(cast.requests[2])
 
 
-async def test_work_is_not_handed_on_without_end(tmp_path: Path) -> None:
+async def test_delegation_depth_is_limited(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d"]
     write_agents(tmp_path, *names)
     lines = {
@@ -193,7 +193,7 @@ async def test_work_is_not_handed_on_without_end(tmp_path: Path) -> None:
     assert len(rows) == 3
 
 
-async def test_children_have_a_share_of_the_turns_and_they_count(tmp_path: Path) -> None:
+async def test_turns_of_children_are_limited_and_count_toward_the_parent(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer")
     cast = Cast(
         {
@@ -225,7 +225,7 @@ async def test_cancelling_the_parent_cancels_the_child(tmp_path: Path) -> None:
     assert (ended.status, below.status) == ("canceled", "canceled")
 
 
-async def test_end_that_the_next_driver_hears_of_ends_the_child_and_its_approvals_too(tmp_path: Path) -> None:
+async def test_cancellation_seen_by_the_next_driver_ends_the_child_and_its_approvals(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
     cast = Cast({"boss": [ASK], "writer": [("pay", {})]})
 
@@ -243,7 +243,7 @@ async def test_end_that_the_next_driver_hears_of_ends_the_child_and_its_approval
     assert still_open == []
 
 
-async def test_end_that_the_next_driver_hears_of_closes_the_approvals_of_the_run(tmp_path: Path) -> None:
+async def test_cancellation_seen_by_the_next_driver_closes_the_approvals_of_the_run(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
     cast = Cast({"writer": [("pay", {})]})
 
@@ -259,7 +259,7 @@ async def test_end_that_the_next_driver_hears_of_closes_the_approvals_of_the_run
     assert still_open == []
 
 
-async def test_child_that_cannot_start_is_a_step_that_failed(tmp_path: Path) -> None:
+async def test_child_that_cannot_start_is_a_failed_step(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer")
     write(
         tmp_path, {".agent/agents/writer/AGENT.md": "---\nname: writer\ntools: [nothing]\n---\nYou are the writer.\n"}

@@ -60,7 +60,7 @@ def build_cast(**lines: Sequence[Line]) -> Cast:
     return Cast(lines)
 
 
-async def test_children_of_one_call_work_at_the_same_time_and_answer_in_the_order_asked(tmp_path: Path) -> None:
+async def test_children_of_one_call_run_concurrently_and_answer_in_call_order(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two", "three")
     met: list[Call] = [("meet", {})]
     cast = build_cast(
@@ -103,7 +103,7 @@ async def test_parent_and_children_replay_equal(tmp_path: Path) -> None:
     assert "There is no agent 'nobody-here'" in find_told(cast.requests[-1])
 
 
-async def test_one_of_several_children_only_reads(tmp_path: Path) -> None:
+async def test_several_children_are_read_only(tmp_path: Path) -> None:
     allowed = "".join(f"    - {{tool: {name}, allow: true}}\n" for name in ("pay", "delegate", "WebSearch"))
     allow = f"tool_approvals:\n  rules:\n{allowed}"
     write_agents(tmp_path, "one", "two", "deep", more=allow)
@@ -137,7 +137,7 @@ async def test_one_of_several_children_only_reads(tmp_path: Path) -> None:
     ]
 
 
-async def test_single_form_keeps_the_authority_that_it_had(tmp_path: Path) -> None:
+async def test_single_child_keeps_its_permissions(tmp_path: Path) -> None:
     write_agents(tmp_path, "one")
     cast = build_cast(
         boss=[("delegate", {"agent": "one", "task": "Pay"}), DONE],
@@ -152,7 +152,7 @@ async def test_single_form_keeps_the_authority_that_it_had(tmp_path: Path) -> No
     assert len(pay.ran) == 1
 
 
-async def test_each_child_has_its_part_of_what_is_left(tmp_path: Path) -> None:
+async def test_each_child_gets_a_share_of_the_remaining_budget(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two", "three")
     finish: list[Call] = [("finish", {"result": "x"})]
     cast = build_cast(boss=[ask("one", "two", "three"), DONE], one=finish, two=finish, three=finish)
@@ -172,7 +172,7 @@ async def test_each_child_has_its_part_of_what_is_left(tmp_path: Path) -> None:
     assert state.delegated_turns == 3
 
 
-async def test_call_for_too_many_children_starts_none_and_gives_the_reason(tmp_path: Path) -> None:
+async def test_call_for_too_many_children_starts_none_and_returns_the_reason(tmp_path: Path) -> None:
     write_agents(tmp_path, "one")
     cast = build_cast(boss=[ask("one", "one", "one"), DONE], one=[("finish", {"result": "x"})])
 
@@ -185,7 +185,7 @@ async def test_call_for_too_many_children_starts_none_and_gives_the_reason(tmp_p
     assert "One call may start 2 child runs, this one asks for 3" in find_told(cast.requests[-1])
 
 
-async def test_no_more_children_are_driven_at_once_than_the_setting_says(tmp_path: Path) -> None:
+async def test_number_of_concurrent_children_is_limited_by_the_setting(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two", "three", "four")
     meet: list[Call] = [("meet", {}), ("finish", {"result": "x"})]
     cast = build_cast(boss=[ask("one", "two", "three", "four"), DONE], one=meet, two=meet, three=meet, four=meet)
@@ -217,7 +217,7 @@ class Most:
         return None
 
 
-async def test_approval_in_one_child_does_not_stop_the_others(tmp_path: Path) -> None:
+async def test_approval_in_one_child_does_not_block_the_others(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "three")
     write_agents(tmp_path, "two", more=ASK_LOOK)
     cast = build_cast(
@@ -289,7 +289,7 @@ async def test_cancelling_the_parent_ends_every_child(tmp_path: Path) -> None:
     assert [row.status for row in rows] == ["canceled"] * 3
 
 
-async def test_children_that_a_rule_asks_about_are_asked_about_together_and_start_together(tmp_path: Path) -> None:
+async def test_children_that_need_approval_are_asked_about_and_started_together(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     write_agents(tmp_path, "lead", more="tool_approvals:\n  rules:\n    - {tool: delegate, verdict: ask}\n")
     meet: list[Call] = [("finish", {"result": "x"})]
@@ -319,7 +319,7 @@ async def test_children_that_a_rule_asks_about_are_asked_about_together_and_star
         ({"tasks": [{"agent": "one"}]}, "task"),
     ],
 )
-async def test_call_that_names_too_little_or_too_much_is_answered_with_what_is_wrong(
+async def test_call_with_missing_or_extra_arguments_returns_the_errors(
     tmp_path: Path, arguments: dict[str, JsonValue], said: str
 ) -> None:
     write_agents(tmp_path, "one")
@@ -331,7 +331,7 @@ async def test_call_that_names_too_little_or_too_much_is_answered_with_what_is_w
     assert said in find_told(cast.requests[-1])
 
 
-async def test_worker_continues_with_the_child_whose_approval_was_decided_while_another_one_still_waits(
+async def test_worker_continues_an_approved_child_while_another_still_waits(
     tmp_path: Path,
 ) -> None:
     write_agents(tmp_path, "one", "two", more=ASK_LOOK)

@@ -88,7 +88,7 @@ async def test_steps_run_in_order_with_inputs_and_earlier_results(tmp_path: Path
     assert all(report.outcome.divergence is None for report in reports)
 
 
-async def test_value_that_looks_like_a_placeholder_stays_as_it_is(tmp_path: Path) -> None:
+async def test_value_that_looks_like_a_placeholder_is_not_replaced(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"clerk": [finish("{{inputs.topic}} {{steps.TASK.result}}")], "writer": [finish("x")]})
 
@@ -99,7 +99,7 @@ async def test_value_that_looks_like_a_placeholder_stays_as_it_is(tmp_path: Path
     assert "from: {{inputs.topic}} {{steps.TASK.result}}" in find_told(cast.requests[1])
 
 
-async def test_missing_input_is_said_before_anything_starts(tmp_path: Path) -> None:
+async def test_missing_input_is_reported_before_the_start(tmp_path: Path) -> None:
     build(tmp_path)
 
     async with open_team(tmp_path, Cast({})) as runtime:
@@ -135,7 +135,7 @@ async def test_placeholder_without_a_value_is_an_error_with_its_line(
     assert message in problem.render()
 
 
-async def test_failed_step_leaves_the_task_to_continue_at_that_step(tmp_path: Path) -> None:
+async def test_failed_task_can_continue_at_the_failed_step(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"clerk": [finish("three commits")], "writer": [("look", {"at": n}) for n in range(3)]})
 
@@ -168,7 +168,7 @@ async def test_failed_step_can_be_skipped(tmp_path: Path) -> None:
     assert "from: (this step was skipped)" in find_told(cast.requests[-1])
 
 
-async def test_changed_files_do_not_change_a_task_that_has_started(tmp_path: Path) -> None:
+async def test_changed_files_do_not_affect_a_started_task(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"clerk": [("ask_user", {"question": "Sure?"}), finish("three commits")], "writer": [finish("x")]})
 
@@ -181,7 +181,7 @@ async def test_changed_files_do_not_change_a_task_that_has_started(tmp_path: Pat
     assert "Write in a dry tone" in find_told(cast.requests[-1])
 
 
-async def test_result_is_held_to_its_schema_with_one_repair(tmp_path: Path) -> None:
+async def test_result_is_validated_against_its_schema_with_one_repair(tmp_path: Path) -> None:
     schema = "output_schema:\n  type: object\n  required: [title]\n  properties:\n    title: {type: string}\n"
     build(tmp_path, second=f"---\nname: Write\nagent: writer\n{schema}---\n\nWrite.\n")
     good = json.dumps({"title": "Notes"})
@@ -197,7 +197,7 @@ async def test_result_is_held_to_its_schema_with_one_repair(tmp_path: Path) -> N
     assert report.outcome.divergence is None
 
 
-async def test_second_wrong_result_fails_the_step(tmp_path: Path) -> None:
+async def test_second_invalid_result_fails_the_step(tmp_path: Path) -> None:
     schema = "output_schema: {type: object, required: [title]}\n"
     build(tmp_path, second=f"---\nname: Write\nagent: writer\n{schema}---\n\nWrite.\n")
     cast = Cast({"clerk": [finish("x")], "writer": [finish("{}"), finish("[]")]})
@@ -211,7 +211,7 @@ async def test_second_wrong_result_fails_the_step(tmp_path: Path) -> None:
     assert below.failure.reason == "not_accepted"
 
 
-async def test_criteria_are_shown_and_checked_where_they_can_be(tmp_path: Path) -> None:
+async def test_criteria_are_shown_and_checked_if_possible(tmp_path: Path) -> None:
     criteria = """\
 acceptance:
   - The notes are short
@@ -245,7 +245,7 @@ tool_approvals:
     assert "exit code" not in find_told(cast.requests[2]).split("Not accepted")[1]
 
 
-async def test_rules_of_task_and_step_narrow_what_the_agent_may(tmp_path: Path) -> None:
+async def test_rules_of_task_and_step_restrict_the_agent(tmp_path: Path) -> None:
     rules = "tool_approvals:\n  rules:\n    - {tool: pay, allow: false, reason: not here}\n"
     build(tmp_path, second=f"---\nname: Write\nagent: writer\n{rules}---\n\nWrite.\n")
     pay = Deed("pay")
@@ -259,7 +259,7 @@ async def test_rules_of_task_and_step_narrow_what_the_agent_may(tmp_path: Path) 
     assert "Rule 1 of step 'Write' denies this call: not here" in find_told(cast.requests[-1])
 
 
-async def test_step_asks_before_it_acts_where_no_rule_speaks(tmp_path: Path) -> None:
+async def test_step_asks_before_effects_if_no_rule_matches(tmp_path: Path) -> None:
     build(tmp_path)
     pay = Deed("pay")
     cast = Cast({"clerk": [("pay", {}), finish("x")], "writer": [finish("done")]})
@@ -278,7 +278,7 @@ async def test_step_asks_before_it_acts_where_no_rule_speaks(tmp_path: Path) -> 
     assert len(pay.ran) == 1
 
 
-async def test_step_sees_only_the_tools_that_its_list_leaves(tmp_path: Path) -> None:
+async def test_step_has_only_the_tools_on_its_list(tmp_path: Path) -> None:
     build(tmp_path, second="---\nname: Write\nagent: writer\ntools: [look]\n---\n\nWrite.\n")
     cast = Cast({"clerk": [finish("x")], "writer": [finish("done")]})
 
@@ -289,7 +289,7 @@ async def test_step_sees_only_the_tools_that_its_list_leaves(tmp_path: Path) -> 
     assert {tool.name for tool in cast.requests[1].tools} == {"look", "ask_user", "finish"}
 
 
-async def test_agent_runs_a_task_as_a_tool_and_a_task_never_itself(tmp_path: Path) -> None:
+async def test_agent_can_run_a_task_as_a_tool_and_a_task_cannot_run_itself(tmp_path: Path) -> None:
     build(tmp_path)
     again: Call = ("run_task", {"task": "notes", "inputs": {"topic": "again"}})
     cast = Cast(
@@ -312,7 +312,7 @@ async def test_agent_runs_a_task_as_a_tool_and_a_task_never_itself(tmp_path: Pat
     assert report.outcome.divergence is None
 
 
-async def test_task_with_wrong_inputs_is_told_to_the_model(tmp_path: Path) -> None:
+async def test_invalid_task_inputs_are_reported_to_the_model(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"boss": [("run_task", {"task": "notes"}), finish("gave up")]})
 
@@ -323,7 +323,7 @@ async def test_task_with_wrong_inputs_is_told_to_the_model(tmp_path: Path) -> No
     assert "Task 'notes' cannot be run: input 'topic' is missing (What about)" in find_told(cast.requests[-1])
 
 
-async def test_cost_of_the_steps_is_the_cost_of_the_task_and_is_bounded(tmp_path: Path) -> None:
+async def test_cost_of_the_steps_adds_up_to_the_cost_of_the_task_and_is_limited(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"clerk": [finish("x")], "writer": [finish("y")]})
 

@@ -106,7 +106,7 @@ async def test_two_children_change_the_same_file_and_the_parent_gets_a_diff_of_e
     assert (repository / "made/c.txt").read_text() == "c\n"
 
 
-async def test_worktree_is_kept_while_its_run_waits_and_continues_in_it(repository: Path) -> None:
+async def test_worktree_is_kept_during_a_pause_and_the_run_continues_in_it(repository: Path) -> None:
     cast = build_cast(
         boss=[ask("left"), DONE],
         left=[edit("one", "1"), ("ask_user", {"question": "More?"}), edit("two", "2"), ("finish", {"result": "ok"})],
@@ -125,7 +125,7 @@ async def test_worktree_is_kept_while_its_run_waits_and_continues_in_it(reposito
     assert (repository / "a.txt").read_text() == A
 
 
-async def test_file_with_a_path_outside_the_worktree_is_out_of_reach(repository: Path) -> None:
+async def test_file_outside_the_worktree_is_inaccessible(repository: Path) -> None:
     outside = str(repository / "a.txt")
     cast = build_cast(
         boss=[ask("left"), DONE],
@@ -139,7 +139,7 @@ async def test_file_with_a_path_outside_the_worktree_is_out_of_reach(repository:
     assert "It changed no files" in find_told(cast.requests[-1])
 
 
-async def test_deny_rule_of_the_parent_holds_for_the_same_path_in_the_worktree(repository: Path) -> None:
+async def test_deny_rule_of_the_parent_applies_to_the_same_path_in_the_worktree(repository: Path) -> None:
     rules = ("{tool: Edit, when: {path: {equals: a.txt}}, allow: false}", "{tool: '*', allow: true}")
     deny = "tool_approvals:\n  rules:\n" + "".join(f"    - {rule}\n" for rule in rules)
     write_agents(repository, "lead", more=deny)
@@ -156,7 +156,7 @@ async def test_deny_rule_of_the_parent_holds_for_the_same_path_in_the_worktree(r
     assert any(getattr(entry, "status", "") == "denied" for entry in entries)
 
 
-async def test_workspace_without_git_is_told_to_the_model(tmp_path: Path) -> None:
+async def test_missing_git_repository_is_reported_to_the_model(tmp_path: Path) -> None:
     write_agents(tmp_path, "left")
     cast = build_cast(boss=[ask("left"), DONE], left=[("finish", {"result": "x"})])
 

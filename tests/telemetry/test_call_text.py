@@ -23,7 +23,7 @@ REDACTOR = build_redactor(values=["exact-" + "value-42"])
         ("first\r\nsecond\tthird", "first\nsecond\tthird"),
     ],
 )
-def test_nothing_of_a_call_is_hidden_but_secrets(text: str, shown: str) -> None:
+def test_only_secrets_of_a_call_are_hidden(text: str, shown: str) -> None:
     assert show_call({"command": text, "list": [text]}, REDACTOR) == {"command": shown, "list": [shown]}
 
 

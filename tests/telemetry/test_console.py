@@ -43,7 +43,7 @@ def test_line_shows_trace_turn_skill_action_and_status() -> None:
     assert last[1:] == ["abcdef01", "turn", "3", "notes", "skill_step_executed", "failed", "call_tool", "Bash"]
 
 
-def test_values_stand_in_a_line_as_people_write_them() -> None:
+def test_values_in_a_line_are_formatted_for_people() -> None:
     stream = io.StringIO()
     sink = ConsoleSink(stream, level="debug")
 
@@ -55,7 +55,7 @@ def test_values_stand_in_a_line_as_people_write_them() -> None:
     assert child.endswith("c, 1 turn, unknown cost")
 
 
-def test_outside_text_cannot_break_or_colour_a_line() -> None:
+def test_outside_text_cannot_break_or_color_a_line() -> None:
     stream = io.StringIO()
 
     ConsoleSink(stream).write(_record(RunFailed(reason="x", message="a\nerror: fake\x1b[2J\x1b]0;t\x07\r[red]b")))
@@ -63,7 +63,7 @@ def test_outside_text_cannot_break_or_colour_a_line() -> None:
     assert stream.getvalue().endswith("x: a\\nerror: fake\\x1b]0…\\r[red]b\n")
 
 
-def test_level_leaves_out_what_is_less_important() -> None:
+def test_level_hides_less_important_events() -> None:
     stream = io.StringIO()
     sink = ConsoleSink(stream, level="error")
 
@@ -75,7 +75,7 @@ def test_level_leaves_out_what_is_less_important() -> None:
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_terminal_gets_colour_unless_it_is_not_wanted(
+def test_terminal_output_is_colored_unless_disabled(
     no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
@@ -95,7 +95,7 @@ def test_terminal_gets_colour_unless_it_is_not_wanted(
 
 
 @pytest.mark.parametrize(("payload", "is_cut"), [("run_started", True), ("run_failed", False)])
-def test_narrow_terminal_shows_what_it_is_about_and_never_cuts_what_went_wrong(
+def test_narrow_terminal_shows_the_subject_and_does_not_truncate_errors(
     payload: str, is_cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "")

@@ -30,7 +30,7 @@ def test_a_text_that_fits_is_the_text_itself() -> None:
     assert cut_end(text, 900) is text
 
 
-def test_where_there_is_room_for_nothing_the_mark_remains() -> None:
+def test_only_the_marker_remains_without_space() -> None:
     assert cut_middle("x" * 50, 3) == "\n[… 50 characters omitted …]\n"
 
 

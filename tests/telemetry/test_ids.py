@@ -19,7 +19,7 @@ if child:
 """
 
 
-def test_span_ids_have_the_size_of_the_trace_context_and_none_comes_twice() -> None:
+def test_span_ids_have_the_trace_context_size_and_are_unique() -> None:
     ids = SystemIds()
 
     given = [ids.span_id() for _ in range(1000)]
@@ -28,7 +28,7 @@ def test_span_ids_have_the_size_of_the_trace_context_and_none_comes_twice() -> N
     assert all(len(one) == 16 and int(one, 16) >= 0 for one in given)
 
 
-def test_a_forked_process_does_not_hand_out_what_its_parent_has_in_stock() -> None:
+def test_a_forked_process_does_not_reuse_pregenerated_ids_of_its_parent() -> None:
     done = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True)
 
     given = done.stdout.split()

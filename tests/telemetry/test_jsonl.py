@@ -30,7 +30,7 @@ sys.stdin.read()
 """
 
 
-def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_records_are_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "r1" / FILE_NAME
     written = _write(path, 3)
 
@@ -63,7 +63,7 @@ def test_record_with_a_used_number_is_refused(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_log_cut_at_any_byte_of_its_last_record_opens_again(tmp_path: Path) -> None:
+def test_log_truncated_at_any_byte_of_its_last_record_can_be_reopened(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     _write(path, 2)
     whole = path.read_bytes()
@@ -82,7 +82,7 @@ def test_log_cut_at_any_byte_of_its_last_record_opens_again(tmp_path: Path) -> N
         assert repairs == ([LogRepaired(dropped_bytes=dropped, last_good_seq=1)] if dropped else [])
 
 
-def test_end_of_a_checked_log_is_found_from_behind_as_from_the_front(tmp_path: Path) -> None:
+def test_end_of_a_log_is_the_same_read_backward_and_forward(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     _write(path, 3)
     whole = path.read_bytes()
@@ -109,7 +109,7 @@ def test_torn_first_record_is_repaired_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"garbage\n", b"\n", b"[1]\n", b'{"seq": "x"}\n'])
-def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path, damage: bytes) -> None:
+def test_damage_in_the_middle_is_reported_and_not_repaired(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "events.jsonl"
     _write(path, 2)
     first, second = path.read_bytes().splitlines(keepends=True)
@@ -149,7 +149,7 @@ def test_second_writer_in_the_same_process_is_refused(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_writer_killed_at_any_moment_leaves_a_log_that_opens(tmp_path: Path) -> None:
+def test_writer_killed_at_any_time_leaves_a_valid_log(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     child = subprocess.Popen([sys.executable, "-c", _ENDLESS, str(path)], stdout=subprocess.PIPE, text=True)
     with child:
@@ -165,7 +165,7 @@ def test_writer_killed_at_any_moment_leaves_a_log_that_opens(tmp_path: Path) -> 
     assert seqs == list(range(1, len(seqs) + 1))
 
 
-def test_full_disk_gives_a_clear_error_and_never_half_a_record(tmp_path: Path) -> None:
+def test_full_disk_raises_a_clear_error_without_a_partial_record(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     sink = JsonlSink.open(path, clock=CLOCK)
     sink.write(_record(1))
@@ -187,7 +187,7 @@ def test_full_disk_gives_a_clear_error_and_never_half_a_record(tmp_path: Path) -
     assert [record.seq for record in read_events(path)] == [1, 2]
 
 
-def test_really_full_disk_gives_a_clear_error_and_never_half_a_record(tmp_path: Path) -> None:
+def test_real_full_disk_raises_a_clear_error_without_a_partial_record(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     disk = tmp_path / "disk"
@@ -208,7 +208,7 @@ def test_really_full_disk_gives_a_clear_error_and_never_half_a_record(tmp_path: 
     assert "Free some space" in caught.value.hint
 
 
-def test_folder_that_cannot_be_made_gives_a_clear_error(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_raises_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
 
     with pytest.raises(LogError, match="cannot be written: ") as caught:
@@ -217,7 +217,7 @@ def test_folder_that_cannot_be_made_gives_a_clear_error(tmp_path: Path) -> None:
     assert "logging.jsonl_dir" in caught.value.hint
 
 
-def test_read_only_folder_gives_a_clear_error(tmp_path: Path) -> None:
+def test_read_only_folder_raises_a_clear_error(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir(mode=0o500)
     if os.geteuid() == 0:
@@ -331,7 +331,7 @@ def test_writer_that_lost_its_log_writes_nothing(tmp_path: Path) -> None:
     successor.close()
 
 
-def test_logs_of_a_pool_take_turns_at_its_descriptors(tmp_path: Path) -> None:
+def test_logs_of_a_pool_share_its_descriptors(tmp_path: Path) -> None:
     pool = LogPool(max_open=2)
     paths = [tmp_path / name / "events.jsonl" for name in "abc"]
     before = len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
@@ -350,7 +350,7 @@ def test_logs_of_a_pool_take_turns_at_its_descriptors(tmp_path: Path) -> None:
         sinks[0].write(_record(4))
 
 
-def test_a_log_that_changed_hands_while_it_rested_is_not_written_to(tmp_path: Path) -> None:
+def test_a_pooled_log_taken_over_by_another_writer_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / "run" / "events.jsonl"
     pool = LogPool(max_open=1)
     resting = JsonlSink.open(path, clock=CLOCK, pool=pool)

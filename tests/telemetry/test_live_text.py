@@ -78,7 +78,7 @@ def test_key_of_every_format_is_hidden_at_every_split(key_format: KeyFormat) -> 
     check()
 
 
-def test_key_is_hidden_in_most_formats_when_it_stands_alone() -> None:
+def test_standalone_key_is_hidden_in_most_formats() -> None:
     """The property above says nothing where the whole text has no finding: it must have one nearly everywhere."""
     hidden = sum(MARK in REDACTOR.redact(f"Use {row[1].format(row[2])} for it.\n") for row in SECRETS)
 
@@ -107,7 +107,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(PIECES, max_size=14).map("".join), st.lists(st.integers(0, 200), max_size=8))
-def test_any_text_in_any_pieces_gives_what_redacting_the_whole_gives(text: str, cuts: list[int]) -> None:
+def test_streaming_any_text_gives_the_same_result_as_redacting_it_at_once(text: str, cuts: list[int]) -> None:
     redactor = build_redactor(values=VALUES)
 
     shown = stream(text, *sorted(cut for cut in cuts if cut < len(text)), redactor=redactor)
@@ -141,7 +141,7 @@ def test_paragraph_without_a_line_end_is_shown_word_by_word() -> None:
 
 
 @pytest.mark.parametrize("text", ["sk-ant", "gh", "password=hun", "AKIA", "the token is ab", "known-val"])
-def test_what_may_become_a_secret_is_held_through_a_pause(text: str) -> None:
+def test_possible_start_of_a_secret_is_held_back_during_a_pause(text: str) -> None:
     live = LiveText(build_redactor(values=VALUES))
 
     shown = live.feed(text) + live.pause() + live.pause()
@@ -149,7 +149,7 @@ def test_what_may_become_a_secret_is_held_through_a_pause(text: str) -> None:
     assert not shown.endswith(re.split("[= ]", text)[-1])
 
 
-def test_word_without_end_is_held_back_by_a_bounded_amount_and_its_secret_dropped() -> None:
+def test_endless_word_is_held_back_within_a_limit_and_its_secret_dropped() -> None:
     live = LiveText(REDACTOR)
     shown = "".join(live.feed("password=" + "aB3" * 100 if not n else "dE6" * 1000) for n in range(30))
 
@@ -157,14 +157,14 @@ def test_word_without_end_is_held_back_by_a_bounded_amount_and_its_secret_droppe
     assert "dE6" not in shown + live.close()
 
 
-def test_line_without_end_is_held_back_by_a_bounded_amount() -> None:
+def test_endless_line_is_held_back_within_a_limit() -> None:
     live = LiveText(REDACTOR)
     shown = sum(len(live.feed("x" * 5_000)) for _ in range(20))
 
     assert 100_000 - shown <= LIMIT + 5_000
 
 
-def test_colour_codes_cannot_cut_a_secret_into_pieces() -> None:
+def test_color_codes_cannot_split_a_secret() -> None:
     secret = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"
     text = f"x {secret[:9]}\x1b[0m{secret[9:]} y"
 
@@ -173,7 +173,7 @@ def test_colour_codes_cannot_cut_a_secret_into_pieces() -> None:
 
 
 @pytest.mark.parametrize("text", ["👨‍👩‍👧 family", "1️⃣ one", "a\r\nb", "क्‍ष", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "x\x1b]0;title\x07y", "\u202eabc"])
-def test_sequences_are_sanitised_alike_at_every_split(text: str) -> None:
+def test_sequences_are_sanitized_equally_at_every_split(text: str) -> None:
     for cut in range(len(text) + 1):
         assert stream(text, cut) == sanitize(text)
     assert stream(text, *range(len(text))) == sanitize(text)

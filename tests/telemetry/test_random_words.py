@@ -78,7 +78,7 @@ def test_random_words_of_over_fifty_shapes_are_hidden(templates: tuple[str, ...]
 
 
 @pytest.mark.parametrize("name", ["token", "secret", "api key", "password", "session id", "JSESSIONID"])
-def test_hexadecimal_word_right_behind_a_telling_one_is_hidden(name: str) -> None:
+def test_hexadecimal_word_after_a_secret_name_is_hidden(name: str) -> None:
     word = _word(HEX, 32)
 
     assert word not in build_redactor().redact(f"the {name} {word} is still valid")
@@ -154,7 +154,7 @@ def test_keys_of_over_sixty_vendors_are_hidden_in_sentences_and_assignments(temp
 
 
 @pytest.mark.parametrize("prefix", ["ghp_", "glpat-", "sk-ant-", "xoxb-", "hf_"])
-def test_key_written_twice_without_a_blank_is_hidden_whole(prefix: str) -> None:
+def test_key_repeated_without_a_space_is_hidden_completely(prefix: str) -> None:
     key = prefix + _word(BASE62, 36)
 
     assert build_redactor().redact(f"use {key}{key} now") == "use ***REDACTED*** now"
@@ -180,11 +180,11 @@ def test_key_written_twice_without_a_blank_is_hidden_whole(prefix: str) -> None:
         "gpg --recv-keys A363A499291CBBC940DD62E41F10027AF002F8B0 # release key",
     ],
 )
-def test_ids_hashes_and_names_of_code_stay(text: str) -> None:
+def test_ids_hashes_and_code_names_are_not_hidden(text: str) -> None:
     assert build_redactor().redact(text) is text
 
 
-def test_of_a_thousand_lines_of_real_code_at_most_one_is_changed() -> None:
+def test_at_most_one_of_a_thousand_lines_of_real_code_is_changed() -> None:
     library = Path(sysconfig.get_path("stdlib"))
     redactor = build_redactor()
     lines = changed = 0

@@ -74,13 +74,13 @@ def test_exact_value_is_found_in_any_text(before: str, after: str, value: str) -
     assert value not in build_redactor(values=[value]).redact(before + value + after).replace(MARK, "\0")
 
 
-def test_short_and_trivial_values_do_not_destroy_text() -> None:
+def test_short_and_trivial_values_do_not_damage_text() -> None:
     redactor = build_redactor(values=["a", "12345", "true", "localhost", "      ", "password", "xxxxxxxx"])
 
     assert redactor.redact("true: localhost 12345 a password xxxxxxxx") == "true: localhost 12345 a password xxxxxxxx"
 
 
-def test_key_names_count_in_structures_at_any_depth() -> None:
+def test_key_names_apply_in_structures_at_any_depth() -> None:
     value = build_redactor(names=["boat_name"]).redact_value(
         {
             "config": {"api_key": "sk-" + "1", "max_tokens": 5, "token_env": "X", "apiKey": ["one-1", "two-2"]},
@@ -114,13 +114,13 @@ def test_without_generic_names_values_formats_and_configured_names_are_still_hid
     assert redact(f"password=abc known-value {key} boat=Belle") == f"password=abc {MARK} {MARK} boat={MARK}"
 
 
-def test_findings_say_kind_and_place_and_never_the_value() -> None:
+def test_findings_have_kind_and_position_but_not_the_value() -> None:
     found = build_redactor(values=["known-value"]).find("a known-value, password=abc")
 
     assert [tuple(finding) for finding in found] == [("value", 2, 13), ("name", 24, 27)]
 
 
-def test_environment_gives_the_values_of_secret_names(tmp_path: Path) -> None:
+def test_values_of_secret_names_come_from_the_environment(tmp_path: Path) -> None:
     environment = {
         "X_API_KEY": "k",
         "Y_TOKEN": "t",
@@ -149,7 +149,7 @@ STREAM_VALUES = ["known-value", "first-part-of-it\nsecond-part-of-it"]
 
 
 @pytest.mark.parametrize("cut", range(len(STREAMED)))
-def test_stream_finds_secrets_whatever_the_place_of_the_cut(cut: int) -> None:
+def test_stream_finds_secrets_at_every_split(cut: int) -> None:
     redactor = build_redactor(values=STREAM_VALUES)
     stream = redactor.stream()
 
@@ -160,7 +160,7 @@ def test_stream_finds_secrets_whatever_the_place_of_the_cut(cut: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=60))
-def test_stream_gives_what_redacting_the_whole_gives(sizes: list[int]) -> None:
+def test_stream_gives_the_same_result_as_redacting_at_once(sizes: list[int]) -> None:
     redactor = build_redactor(values=STREAM_VALUES)
     stream = redactor.stream()
     shown, at = "", 0
@@ -174,7 +174,7 @@ def test_stream_gives_what_redacting_the_whole_gives(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("filler", ["x", "ab ", "-", "é"])
-def test_stream_holds_back_a_bounded_amount_of_a_line_without_end(filler: str) -> None:
+def test_stream_holds_back_a_limited_part_of_an_endless_line(filler: str) -> None:
     stream = build_redactor(values=["known-value"]).stream()
     fed, shown = 0, ""
 
@@ -189,7 +189,7 @@ def test_stream_holds_back_a_bounded_amount_of_a_line_without_end(filler: str) -
     assert shown.count(MARK) == 40
 
 
-def test_stream_drops_the_rest_of_a_secret_without_end() -> None:
+def test_stream_drops_the_rest_of_an_endless_secret() -> None:
     stream = build_redactor().stream()
     shown = stream.feed("x ghp_")
 
@@ -200,7 +200,7 @@ def test_stream_drops_the_rest_of_a_secret_without_end() -> None:
     assert shown == f"x {MARK} after\n"
 
 
-def test_stream_drops_the_body_of_a_private_key_without_end() -> None:
+def test_stream_drops_the_body_of_an_endless_private_key() -> None:
     stream = build_redactor().stream()
     shown = stream.feed("-----BEGIN PRIVATE KEY-----\n")
 
@@ -250,7 +250,7 @@ WORDS = st.sampled_from(
 @example("mysql -pcurl -u a:password")
 @example("-xmysql -psecret9")
 @example("ENV curl -u a:password")
-def test_quick_look_never_misses_what_a_search_for_everything_finds(text: str) -> None:
+def test_prefilter_misses_nothing_that_a_full_search_finds(text: str) -> None:
     redactor = build_redactor(values=["known-value"])
 
     covered = {at for finding in redactor.find(text) for at in range(finding.start, finding.end)}

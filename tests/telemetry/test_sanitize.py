@@ -51,16 +51,16 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("text", "shown"), SHOWN.values(), ids=SHOWN.keys())
-def test_dangerous_character_is_removed_or_visible(text: str, shown: str) -> None:
+def test_dangerous_character_is_removed_or_made_visible(text: str, shown: str) -> None:
     assert sanitize(text) == shown
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_what_people_write_stays(text: str) -> None:
+def test_ordinary_text_is_not_changed(text: str) -> None:
     assert sanitize(text) == text
 
 
-def test_clean_text_comes_back_as_the_same_object() -> None:
+def test_clean_text_is_returned_as_the_same_object() -> None:
     text = "clean text\n" * 10
 
     assert sanitize(text) is text
@@ -78,7 +78,7 @@ HOSTILE = st.text(
 
 
 @given(HOSTILE | st.text(st.characters()))
-def test_sanitising_twice_changes_nothing(text: str) -> None:
+def test_sanitizing_twice_changes_nothing(text: str) -> None:
     once = sanitize(text)
 
     assert sanitize(once) == once
@@ -86,7 +86,7 @@ def test_sanitising_twice_changes_nothing(text: str) -> None:
 
 
 @given(HOSTILE | st.text(st.characters()))
-def test_no_control_character_is_left_and_the_text_can_be_encoded(text: str) -> None:
+def test_sanitized_text_has_no_control_characters_and_can_be_encoded(text: str) -> None:
     shown = sanitize(text)
 
     shown.encode()

@@ -187,7 +187,7 @@ IDS = [name for name, _, _ in SECRETS]
 
 
 @pytest.mark.parametrize("row", SECRETS, ids=IDS)
-def test_secret_survives_neither_in_an_event_nor_in_an_error_nor_in_a_traceback(
+def test_secret_is_redacted_in_events_errors_and_tracebacks(
     row: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, template, secret = row
@@ -206,7 +206,7 @@ def test_secret_survives_neither_in_an_event_nor_in_an_error_nor_in_a_traceback(
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_ordinary_text_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_not_redacted(text: str) -> None:
     redactor = build_redactor(values=["true", "abc", "localhost", "", "aaaaaaaa"], names=["MY_PASSPHRASE"])
 
     assert redactor.redact(text) is text
@@ -219,7 +219,7 @@ def test_redacting_twice_changes_nothing(template: str, secret: str) -> None:
     assert build_redactor().redact(once) == once
 
 
-def test_name_in_front_of_a_secret_stays() -> None:
+def test_name_before_a_secret_is_kept() -> None:
     redact = build_redactor().redact
 
     assert redact("api_key=sk-" + "abc") == "api_key=***REDACTED***"

@@ -40,7 +40,7 @@ class Keeping:
             raise OSError("It was never there")
 
 
-def test_failing_sink_is_switched_off_and_reported_once_while_the_others_continue() -> None:
+def test_failing_sink_is_disabled_and_reported_once_while_others_continue() -> None:
     first, broken, last = Keeping(), Keeping(fails_at=2), Keeping()
     reports: list[str] = []
     fan_out = FanOut([first, broken, last], report=reports.append)
@@ -66,7 +66,7 @@ def test_sink_that_cannot_be_closed_is_reported() -> None:
     assert fan_out.active == ()
 
 
-def test_record_carries_run_trace_span_number_and_time() -> None:
+def test_record_has_run_trace_span_number_and_time() -> None:
     kept = Keeping()
     writer = _writer(kept, next_seq=7)
 
@@ -78,7 +78,7 @@ def test_record_carries_run_trace_span_number_and_time() -> None:
     assert parse_record(render_record(record)) == record
 
 
-def test_every_string_of_a_payload_is_cleaned_at_any_depth() -> None:
+def test_every_string_of_a_payload_is_sanitized_at_any_depth() -> None:
     step = ActionStep(type="call_tool", params={"q": KEY, "list": [{"password": "abc", "note": "a\x1b[1mb\x00"}]})
 
     payload = _emitted(
@@ -90,7 +90,7 @@ def test_every_string_of_a_payload_is_cleaned_at_any_depth() -> None:
     assert payload.planned_actions[0].params == {"q": MARK, "list": [{"password": MARK, "note": "ab\\x00"}]}
 
 
-def test_names_of_our_own_fields_never_count_as_secret_names() -> None:
+def test_names_of_event_fields_are_not_secret_names() -> None:
     options = LoggingOptions(redact_names=("action", "turn"))
     payload = StepStarted(
         step_id="s", action="call_tool", tool="t", idempotency_key="r1:3:0", arguments={"action": "x"}
@@ -114,14 +114,14 @@ def test_counts_by_name_stay_numbers() -> None:
     assert _emitted(payload) == payload
 
 
-def test_payload_without_anything_to_clean_is_the_same_object() -> None:
+def test_clean_payload_is_returned_as_the_same_object() -> None:
     payload = RunFailed(reason="x", message="clean\n\ttext")
 
     assert _emitted(payload) is payload
 
 
 @pytest.mark.parametrize("redact_secrets", [True, False])
-def test_known_values_and_vendor_keys_never_show_whatever_the_options(redact_secrets: bool) -> None:
+def test_known_values_and_vendor_keys_are_hidden_with_any_options(redact_secrets: bool) -> None:
     options = LoggingOptions(redact_secrets=redact_secrets, sanitize_control_chars=False)
 
     payload = _emitted(RunFailed(reason="x", message=f"known-value {KEY} password=abc\x1b[1m\ud800"), options)

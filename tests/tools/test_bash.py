@@ -67,7 +67,7 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
-async def test_a_line_finds_the_same_programs_with_and_without_a_shell(terminal: Terminal) -> None:
+async def test_program_lookup_is_equal_with_and_without_a_shell(terminal: Terminal) -> None:
     (terminal.folder / ".bash_profile").write_text("export PATH=/nowhere:/usr/bin:/bin FROM_PROFILE=yes\n")
 
     direct, text = await terminal.output("printenv PATH"), await terminal.output("for x in 1; do printenv PATH; done")
@@ -108,7 +108,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("command", "expected"), WORDS)
-async def test_lines_do_what_bash_would_do(terminal: Terminal, command: str, expected: str | None) -> None:
+async def test_lines_behave_like_in_bash(terminal: Terminal, command: str, expected: str | None) -> None:
     output = await terminal.output(command)
 
     assert expected is None or output == expected
@@ -125,7 +125,7 @@ async def test_the_exit_code_is_that_of_the_last_command(terminal: Terminal, com
     assert code == 0 or result.error == f"[exit code {code}]"
 
 
-async def test_a_signal_in_a_line_ends_it_as_in_a_shell(terminal: Terminal) -> None:
+async def test_a_signal_ends_a_line_like_in_a_shell(terminal: Terminal) -> None:
     result = await terminal.run("true; sh -c 'kill -9 $$'")
 
     assert result.meta["exit_code"] == 128 + signal.SIGKILL
@@ -149,7 +149,7 @@ async def test_a_command_runs_in_the_workspace_or_a_folder_of_it(terminal: Termi
     assert await terminal.output("pwd", cwd="sub/../sub") == str(terminal.folder / "sub")
 
 
-async def test_a_folder_outside_is_refused_unless_any_is_open(
+async def test_a_folder_outside_is_denied_unless_all_are_allowed(
     terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     outside = tmp_path_factory.mktemp("outside")
@@ -164,7 +164,7 @@ async def test_a_folder_outside_is_refused_unless_any_is_open(
     assert not (await terminal.run("pwd", cwd="nowhere")).ok
 
 
-async def test_a_command_sees_neither_the_agents_secrets_nor_relative_programs(terminal: Terminal) -> None:
+async def test_a_command_gets_neither_agent_secrets_nor_relative_path_entries(terminal: Terminal) -> None:
     evil = terminal.folder / "bin" / "ls"
     evil.parent.mkdir()
     evil.write_text("#!/bin/sh\ntouch PWNED\n")
@@ -181,7 +181,7 @@ async def test_a_command_sees_neither_the_agents_secrets_nor_relative_programs(t
 
 
 @pytest.mark.parametrize("line", ["sleep 600", "sleep 600 | cat; echo x", "sleep 600 & sleep 600 $x"])
-async def test_the_time_limit_ends_everything_that_was_started(terminal: Terminal, line: str) -> None:
+async def test_the_timeout_kills_every_started_process(terminal: Terminal, line: str) -> None:
     with anyio.fail_after(60):
         result = await terminal.run(line, timeout_ms=300)
 
@@ -193,7 +193,7 @@ async def test_the_time_limit_ends_everything_that_was_started(terminal: Termina
     assert event.status == "timeout"
 
 
-async def test_the_model_cannot_take_more_than_the_settings_give(terminal: Terminal) -> None:
+async def test_the_model_cannot_exceed_the_limits_of_the_settings(terminal: Terminal) -> None:
     terminal.options = ShellOptions(timeout_ms=300, max_output_chars=500)
 
     slow = await terminal.run("sleep 600", timeout_ms=600_000)
@@ -203,7 +203,7 @@ async def test_the_model_cannot_take_more_than_the_settings_give(terminal: Termi
     assert len(long) <= 500
 
 
-async def test_long_output_keeps_its_head_and_tail_and_all_of_it_is_a_file_of_the_run(terminal: Terminal) -> None:
+async def test_long_output_keeps_head_and_tail_and_is_saved_completely_in_the_run(terminal: Terminal) -> None:
     result = await terminal.run(f"sh -c 'echo first {SECRET}; seq 1 20000; echo last; exit 4'", max_output_chars=400)
 
     assert result.error.startswith("first [hidden]\n1\n2\n")
@@ -219,7 +219,7 @@ async def test_long_output_keeps_its_head_and_tail_and_all_of_it_is_a_file_of_th
     assert artifact["bytes"] == len(kept)
 
 
-async def test_a_flood_is_truncated_and_costs_bounded_memory(terminal: Terminal) -> None:
+async def test_endless_output_is_truncated_with_bounded_memory(terminal: Terminal) -> None:
     result = await terminal.run("yes | head -c 30000000", max_output_chars=1000)
 
     assert result.ok
@@ -227,7 +227,7 @@ async def test_a_flood_is_truncated_and_costs_bounded_memory(terminal: Terminal)
     assert (terminal.folder / "kept" / "s1-output.txt").stat().st_size < 9 << 20
 
 
-async def test_what_happened_is_reported(terminal: Terminal) -> None:
+async def test_the_outcome_of_a_command_is_reported(terminal: Terminal) -> None:
     await terminal.run("sh -c 'echo out; echo error >&2; exit 3'")
 
     (event,) = terminal.told
@@ -238,14 +238,14 @@ async def test_what_happened_is_reported(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("command", ["", "   ", "echo a\0b", "echo \ud800"])
-async def test_what_no_program_can_be_given_is_an_answer(terminal: Terminal, command: str) -> None:
+async def test_an_invalid_program_argument_returns_an_error_result(terminal: Terminal, command: str) -> None:
     result = await terminal.run(command)
 
     assert not result.ok
     assert result.meta["code"] == "invalid_input"
 
 
-async def test_a_missing_program_is_an_answer(terminal: Terminal) -> None:
+async def test_a_missing_program_returns_an_error_result(terminal: Terminal) -> None:
     result = await terminal.run("nosuchprogram --x")
 
     assert result.error == "'nosuchprogram' could not be started: No such file or directory"
@@ -298,11 +298,11 @@ async def test_allowlist_mode_runs_a_line_only_if_every_command_is_listed(
 
 
 @pytest.mark.parametrize("options", [ShellOptions(mode="off"), ShellOptions(enabled=False)])
-def test_a_shell_that_is_off_is_not_there(options: ShellOptions, tmp_path: Path) -> None:
+def test_a_disabled_shell_is_unavailable(options: ShellOptions, tmp_path: Path) -> None:
     assert build_shell_tools(around(tmp_path), shell=PosixShell(), options=options) == ()
 
 
-async def test_an_approval_shows_how_the_line_was_read(tmp_path: Path) -> None:
+async def test_an_approval_shows_how_the_line_was_parsed(tmp_path: Path) -> None:
     (tool,) = build_shell_tools(around(tmp_path), shell=PosixShell(), options=ShellOptions())
     box, context = Toolbox([tool]), ToolContext(workspace=tmp_path)
 
@@ -315,7 +315,7 @@ async def test_an_approval_shows_how_the_line_was_read(tmp_path: Path) -> None:
     assert strange.text == "Run as text by /bin/bash: the line contains an expansion ('$')"
 
 
-def test_its_description_costs_little(tmp_path: Path) -> None:
+def test_the_description_of_the_tool_is_short(tmp_path: Path) -> None:
     tools = build_shell_tools(around(tmp_path), shell=PosixShell(), options=ShellOptions())
 
     assert TokenCounter().tools(Toolbox(tools).specs()) <= 420

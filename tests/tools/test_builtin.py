@@ -10,14 +10,14 @@ from metier.tools.toolbox import Toolbox
 MAX_TOKENS = 1_700
 
 
-def test_all_six_cost_little_of_every_prompt(tmp_path: Path) -> None:
+def test_descriptions_of_the_six_tools_are_short(tmp_path: Path) -> None:
     specs = Toolbox(build_builtin_tools(Scope([tmp_path]), environ={})).specs()
 
     assert [spec.name for spec in specs] == ["Edit", "Glob", "Grep", "Read", "WebFetch", "Write"]
     assert TokenCounter().tools(specs) <= MAX_TOKENS
 
 
-def test_each_says_what_it_risks_and_what_repeating_it_means(tmp_path: Path) -> None:
+def test_each_tool_declares_its_risk_and_idempotency(tmp_path: Path) -> None:
     tools = build_builtin_tools(Scope([tmp_path]), environ={})
 
     assert {tool.info.name: (tool.info.risk, tool.info.effect) for tool in tools} == {

@@ -22,7 +22,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_unique_text_is_replaced_and_mode_and_the_rest_stay(tmp_path: Path) -> None:
+async def test_unique_text_is_replaced_and_mode_and_other_text_are_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.py").write_bytes(b"x = 1\ny = 2\nlast")
     (tmp_path / "a.py").chmod(0o750)
@@ -44,7 +44,7 @@ async def test_unique_text_is_replaced_and_mode_and_the_rest_stay(tmp_path: Path
     ],
     ids=["windows lines", "utf-16", "mark", "latin-1", "mixed lines"],
 )
-async def test_line_ends_and_encoding_are_those_of_the_file(tmp_path: Path, before: bytes, after: bytes) -> None:
+async def test_line_endings_and_encoding_of_the_file_are_kept(tmp_path: Path, before: bytes, after: bytes) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_bytes(before)
 
@@ -53,7 +53,7 @@ async def test_line_ends_and_encoding_are_those_of_the_file(tmp_path: Path, befo
     assert (tmp_path / "a.txt").read_bytes() == after
 
 
-async def test_each_failure_gives_the_reason_and_what_to_do(tmp_path: Path) -> None:
+async def test_each_failure_has_a_reason_and_a_hint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.py").write_text("def first():\n    return 1\n\ndef second():\n    return 1\n")
     (tmp_path / "latin.txt").write_bytes(b"\xe9t\xe9\n")
@@ -71,7 +71,7 @@ async def test_each_failure_gives_the_reason_and_what_to_do(tmp_path: Path) -> N
     assert "in 2 places" in await bench.output(edit, path="a.py", old="return 1", new="return 2", replace_all=True)
 
 
-async def test_preview_shows_the_lines_of_the_real_file(tmp_path: Path) -> None:
+async def test_preview_shows_the_line_numbers_of_the_real_file(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_text("".join(f"{number}\n" for number in range(1, 101)))
 

@@ -24,7 +24,7 @@ from metier.tools.process.child_environment import build_environment, build_inde
         ("ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY", True),
     ],
 )
-def test_pattern_passes_what_its_author_could_mean_and_nothing_else(pattern: str, name: str, allowed: bool) -> None:
+def test_pattern_matches_only_intended_variable_names(pattern: str, name: str, allowed: bool) -> None:
     assert is_allowed(name, [pattern]) is allowed
 
 
@@ -32,13 +32,13 @@ def test_pattern_passes_what_its_author_could_mean_and_nothing_else(pattern: str
     ("written", "passed"),
     [(".::bin:/usr/bin:../x:/bin", "/usr/bin:/bin"), ("", os.defpath), (".", os.defpath), (None, os.defpath)],
 )
-def test_programs_are_looked_for_in_absolute_folders_only(written: str | None, passed: str) -> None:
+def test_programs_are_searched_only_in_absolute_folders(written: str | None, passed: str) -> None:
     base = {} if written is None else {"PATH": written}
 
     assert build_environment(base)["PATH"] == passed
 
 
-def test_ordinary_variables_pass_and_secrets_do_not() -> None:
+def test_ordinary_variables_are_passed_on_and_secrets_are_not() -> None:
     base = {
         "PATH": "/bin",
         "HOME": "/home/me",

@@ -25,7 +25,7 @@ def make(folder: Path, *names: str) -> None:
         os.utime(path, (10_000 - age, 10_000 - age))
 
 
-async def test_newest_come_first_and_made_folders_are_passed_over_unless_named(tmp_path: Path) -> None:
+async def test_newest_files_come_first_and_generated_folders_are_skipped_unless_named(tmp_path: Path) -> None:
     make(
         tmp_path,
         "b.py",
@@ -50,7 +50,7 @@ async def test_newest_come_first_and_made_folders_are_passed_over_unless_named(t
     assert "without '..'" in await bench.error(glob, pattern="../*")
 
 
-async def test_many_files_are_cut_with_a_note(tmp_path: Path) -> None:
+async def test_long_lists_are_truncated_with_a_note(tmp_path: Path) -> None:
     make(tmp_path, *(f"{number}.txt" for number in range(MAX_FILES + 5)))
     bench = Bench(tmp_path)
 
@@ -64,7 +64,7 @@ async def test_many_files_are_cut_with_a_note(tmp_path: Path) -> None:
     )
 
 
-async def test_a_walk_that_stops_says_in_which_folder_and_how_to_continue(
+async def test_a_walk_that_hits_a_limit_names_the_folder_and_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metier.tools.files.glob.MAX_ENTRIES", 6)
@@ -79,7 +79,7 @@ async def test_a_walk_that_stops_says_in_which_folder_and_how_to_continue(
         )
 
 
-async def test_folders_that_are_too_deep_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_folders_that_are_too_deep_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metier.tools.files.glob.MAX_DEPTH", 2)
     make(tmp_path, "a/b/c/d.txt", "a/b/e.txt")
     bench = Bench(tmp_path)
@@ -104,13 +104,13 @@ async def test_folders_that_are_too_deep_are_told_of(tmp_path: Path, monkeypatch
         ("**/a/**/b", ["a/b", "x/a/y/z/b"], ["a", "b"]),
     ],
 )
-def test_patterns_mean_what_people_expect(pattern: str, matching: list[str], other: list[str]) -> None:
+def test_patterns_match_as_expected(pattern: str, matching: list[str], other: list[str]) -> None:
     compiled = PathPattern(pattern)
 
     assert [path for path in matching if not compiled.matches(path)] == []
     assert [path for path in other if compiled.matches(path)] == []
 
 
-def test_hostile_patterns_take_no_time() -> None:
+def test_hostile_patterns_are_matched_fast() -> None:
     assert not PathPattern("*a" * 100 + "b").matches("a" * 5000)
     assert not PathPattern("**/a/" * 15 + "b").matches("a/" * 500 + "c")

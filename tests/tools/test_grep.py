@@ -66,7 +66,7 @@ def plant(folder: Path) -> Path:
     return folder
 
 
-async def test_what_a_limit_cut_is_told_with_the_limit_and_the_place(tmp_path: Path) -> None:
+async def test_truncation_is_reported_with_the_limit_and_the_position(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("x" * 500 + "\n")
     (tmp_path / "many.txt").write_text(("y" * 300 + "\n") * 200)
     with (tmp_path / "vast.txt").open("wb") as file:
@@ -84,7 +84,7 @@ async def test_what_a_limit_cut_is_told_with_the_limit_and_the_place(tmp_path: P
     assert stop == STOP.format("28000 characters", f"many.txt:{len(lines) + 1}")
 
 
-async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> None:
+async def test_matches_are_ordered_by_path_and_line_with_separate_context(tree: Path) -> None:
     bench = Bench(tree)
     grep = Grep(bench.scope, skip=["runs"])
 
@@ -128,11 +128,11 @@ async def test_results_are_the_same_with_ripgrep(tree: Path, monkeypatch: pytest
 
 
 @needs_ripgrep
-async def test_results_are_the_same_with_ripgrep_where_files_are_that_many_that_it_is_asked(large: Path) -> None:
+async def test_results_are_the_same_with_ripgrep_for_many_files(large: Path) -> None:
     assert await list_differences(large, ["find_me", r"\d\d"]) == {}
 
 
-async def test_patterns_that_ruin_other_engines_take_linear_time(tmp_path: Path) -> None:
+async def test_catastrophic_patterns_take_linear_time(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a" * 200_000 + b"\n")
     bench = Bench(tmp_path)
 
@@ -143,13 +143,13 @@ async def test_patterns_that_ruin_other_engines_take_linear_time(tmp_path: Path)
 @pytest.mark.parametrize(
     "pattern", ["(", "(?=a)", r"(a)\1", "(?s)a.b", r"a\nb", "a\nb", r"\Aa", r"a\z", "x" * 1001, "a{1000}{1000}", "\\"]
 )
-async def test_what_is_not_supported_is_reported(tmp_path: Path, pattern: str) -> None:
+async def test_unsupported_syntax_is_reported(tmp_path: Path, pattern: str) -> None:
     bench = Bench(tmp_path)
 
     assert "cannot be used" in await bench.error(Grep(bench.scope), pattern=pattern)
 
 
-async def test_named_file_that_cannot_be_searched_is_not_said_to_have_no_match(tmp_path: Path) -> None:
+async def test_unsearchable_named_file_is_not_reported_as_without_matches(tmp_path: Path) -> None:
     with (tmp_path / "huge.log").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
     bench = Bench(tmp_path)
@@ -157,7 +157,7 @@ async def test_named_file_that_cannot_be_searched_is_not_said_to_have_no_match(t
     assert "has 33554433 bytes, more" in await bench.error(Grep(bench.scope), pattern="x", path="huge.log")
 
 
-async def test_link_to_a_file_of_the_workspace_is_searched_like_the_file(tmp_path: Path) -> None:
+async def test_link_to_a_workspace_file_is_searched_like_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("needle\n", encoding="utf-8")
     (tmp_path / "link.txt").symlink_to("a.txt")
     bench = Bench(tmp_path)

@@ -33,7 +33,7 @@ def test_servers_of_both_kinds_are_read(tmp_path: Path) -> None:
     assert config.warnings == ()
 
 
-def test_no_file_is_no_servers(tmp_path: Path) -> None:
+def test_missing_file_defines_no_servers(tmp_path: Path) -> None:
     assert load_mcp_config(tmp_path / "mcp.json", workspace=tmp_path) == McpConfig()
 
 
@@ -61,7 +61,7 @@ def test_no_file_is_no_servers(tmp_path: Path) -> None:
         ("[" * 100_000, "too_deep"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, code: str) -> None:
+def test_unusable_entries_are_named(tmp_path: Path, text: str, code: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
 
@@ -77,7 +77,7 @@ def test_every_problem_is_listed_with_its_line(tmp_path: Path) -> None:
     assert lines == [2, 3]
 
 
-def test_keys_of_other_programs_are_warned_about_and_have_no_effect(tmp_path: Path) -> None:
+def test_keys_of_other_programs_cause_a_warning_and_have_no_effect(tmp_path: Path) -> None:
     config = load(tmp_path, '{"inputs": [], "mcpServers": {"a": {"command": "x", "alwaysAllow": ["*"], "commnd": 1}}}')
 
     assert [warning.code for warning in config.warnings] == ["unknown_key"] * 3
@@ -85,7 +85,7 @@ def test_keys_of_other_programs_are_warned_about_and_have_no_effect(tmp_path: Pa
     assert len(config.servers) == 1
 
 
-def test_variables_are_put_in_with_defaults(tmp_path: Path) -> None:
+def test_variables_are_expanded_with_defaults(tmp_path: Path) -> None:
     (server,) = load_servers(
         tmp_path,
         a={"command": "${BIN:-run}", "args": ["--key=${KEY}", "$PLAIN"], "env": {"T": "${KEY}-${KEY}"}, "cwd": "${D}"},
@@ -101,7 +101,7 @@ def test_variables_are_put_in_with_defaults(tmp_path: Path) -> None:
     )
 
 
-def test_a_variable_that_is_not_set_is_an_error_with_its_name_and_place(tmp_path: Path) -> None:
+def test_an_unset_variable_is_an_error_with_its_name_and_position(tmp_path: Path) -> None:
     (server,) = load_servers(tmp_path, a={"url": "https://x/mcp", "headers": {"X": "${NOT_THERE}"}}).servers
 
     with pytest.raises(ConfigError) as caught:
@@ -111,7 +111,7 @@ def test_a_variable_that_is_not_set_is_an_error_with_its_name_and_place(tmp_path
     assert "mcp.json:1" in caught.value.problems[0].render()
 
 
-def test_servers_are_chosen_by_name_and_a_wrong_name_is_refused(tmp_path: Path) -> None:
+def test_servers_are_selected_by_name_and_an_unknown_name_is_rejected(tmp_path: Path) -> None:
     config = load_servers(tmp_path, one={"command": "x"}, two={"command": "x"}, off={"command": "x", "disabled": True})
 
     assert [server.name for server in choose_servers(config, "all")] == ["one", "two"]
@@ -122,7 +122,7 @@ def test_servers_are_chosen_by_name_and_a_wrong_name_is_refused(tmp_path: Path) 
     assert caught.value.hint == "Did you mean 'two'?"
 
 
-def test_what_servers_are_given_counts_as_secret(tmp_path: Path) -> None:
+def test_values_passed_to_servers_are_secrets(tmp_path: Path) -> None:
     config = load_servers(
         tmp_path,
         a={"command": "x", "env": {"API_KEY": "literal", "MODE": "fast", "T": "${VALUE}"}},
@@ -132,7 +132,7 @@ def test_what_servers_are_given_counts_as_secret(tmp_path: Path) -> None:
     assert set(list_server_secrets(config.servers, {"VALUE": "v", "TOKEN": "t"})) == {"literal", "v", "t"}
 
 
-def test_the_digest_changes_with_whatever_decides_what_is_started(tmp_path: Path) -> None:
+def test_the_digest_covers_everything_that_determines_the_started_program(tmp_path: Path) -> None:
     definitions: list[dict[str, object]] = [
         {"command": "x"},
         {"command": "y"},

@@ -30,9 +30,7 @@ def build(kind: str, width: int, height: int, *, mode: str = "RGB", **options: b
         ("WEBP", {"lossless": True}),
     ],
 )
-def test_the_size_of_a_picture_is_read_from_its_bytes_which_stay_as_they_are(
-    kind: str, options: dict[str, bool]
-) -> None:
+def test_the_size_of_a_picture_is_read_from_its_unchanged_bytes(kind: str, options: dict[str, bool]) -> None:
     data = build(kind, 123, 45, mode="RGB", **options)
 
     media = prepare_media(data, name="a")
@@ -54,9 +52,7 @@ def test_the_size_of_a_picture_is_read_from_its_bytes_which_stay_as_they_are(
         ("TIFF", "RGBA", "image/png"),
     ],
 )
-def test_a_picture_that_is_too_large_or_of_another_format_is_changed_to_one_that_vendors_take(
-    kind: str, mode: str, becomes: str
-) -> None:
+def test_an_oversized_or_unsupported_picture_is_converted(kind: str, mode: str, becomes: str) -> None:
     media = prepare_media(build(kind, 2400, 600, mode=mode), name="a")
 
     assert (media.width, media.height) == (MAX_EDGE, MAX_EDGE // 4)
@@ -65,7 +61,7 @@ def test_a_picture_that_is_too_large_or_of_another_format_is_changed_to_one_that
     assert Image.open(BytesIO(media.data)).size == (media.width, media.height)
 
 
-def test_a_picture_that_would_fill_the_memory_is_refused_by_what_it_says_of_itself() -> None:
+def test_a_picture_that_declares_a_huge_size_is_rejected() -> None:
     data = bytearray(build("PNG", 10, 10))
     data[16:24] = (60_000).to_bytes(4) * 2
 
@@ -73,7 +69,7 @@ def test_a_picture_that_would_fill_the_memory_is_refused_by_what_it_says_of_itse
         prepare_media(bytes(data), name="bomb.png")
 
 
-def test_pictures_cost_what_the_vendor_says() -> None:
+def test_picture_tokens_match_the_rules_of_the_vendor() -> None:
     photo = MediaPart(media_type="image/png", digest="a", width=1092, height=1092)
 
     assert [count_media(name, photo) for name in ("anthropic", "openai", "gemini")] == [1590, 765, 1032]

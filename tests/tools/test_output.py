@@ -24,7 +24,7 @@ def test_head_and_tail_are_kept_and_every_other_byte_is_counted(chunks: list[byt
         assert output.text == whole.decode("utf-8", "replace")
 
 
-def test_marker_says_how_much_is_missing() -> None:
+def test_marker_states_how_much_is_missing() -> None:
     capture = Capture(8)
     capture.add(b"abcdefghijklmnop")
 
@@ -32,14 +32,14 @@ def test_marker_says_how_much_is_missing() -> None:
     assert capture.output().last(2) == "op"
 
 
-def test_cut_through_a_character_adds_no_replacement() -> None:
+def test_truncation_inside_a_character_adds_no_replacement_character() -> None:
     capture = Capture(8)
     capture.add(("x" + "€" * 10 + "yy").encode())
 
     assert "\ufffd" not in capture.output().text
 
 
-def test_memory_stays_small_however_long_the_stream_is() -> None:
+def test_memory_does_not_grow_with_the_stream() -> None:
     capture = Capture(1000)
     for _ in range(10_000):
         capture.add(b"x" * 1000)

@@ -100,7 +100,7 @@ async def run_too_long(command: Command, *, grace_seconds: float = 2) -> Outcome
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - LEAVERS))
-async def test_nothing_is_left_after_a_timeout(family: str, mark: str, tmp_path: Path) -> None:
+async def test_no_process_is_left_after_a_timeout(family: str, mark: str, tmp_path: Path) -> None:
     outcome = await run_too_long(python(FAMILIES[family], mark, tmp_path), grace_seconds=0.1)
 
     assert find_processes(mark) == []
@@ -109,7 +109,7 @@ async def test_nothing_is_left_after_a_timeout(family: str, mark: str, tmp_path:
 
 
 @pytest.mark.parametrize("family", sorted(LEAVERS))
-async def test_nothing_is_left_of_a_program_that_ends_before_its_children(
+async def test_no_process_is_left_of_a_program_that_ends_before_its_children(
     family: str, mark: str, tmp_path: Path
 ) -> None:
     outcome = await run_process(python(FAMILIES[family], mark, tmp_path), ProcessLimits(timeout_seconds=600))
@@ -120,7 +120,7 @@ async def test_nothing_is_left_of_a_program_that_ends_before_its_children(
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - LEAVERS))
-async def test_nothing_is_left_after_a_cancellation(family: str, mark: str, tmp_path: Path) -> None:
+async def test_no_process_is_left_after_a_cancellation(family: str, mark: str, tmp_path: Path) -> None:
     with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
             limits = ProcessLimits(timeout_seconds=600, grace_seconds=0.1)
@@ -131,7 +131,7 @@ async def test_nothing_is_left_after_a_cancellation(family: str, mark: str, tmp_
         await wait_until(lambda: not find_processes(mark))
 
 
-async def test_nothing_is_left_when_the_agent_itself_is_killed(mark: str, tmp_path: Path) -> None:
+async def test_no_process_is_left_after_a_kill_of_the_agent(mark: str, tmp_path: Path) -> None:
     agent = f"""
 import anyio, sys
 from pathlib import Path
@@ -152,7 +152,7 @@ anyio.run(run_process, command, ProcessLimits(timeout_seconds=600))
 
 
 @pytest.mark.parametrize(("code", "is_stopped"), [(0, False), (7, True)])
-async def test_a_failure_after_the_agent_died_is_not_taken_for_the_programs_own(
+async def test_a_failure_after_the_agent_died_is_not_attributed_to_the_program(
     code: int, is_stopped: bool, mark: str, tmp_path: Path
 ) -> None:
     # The supervisor is stopped until the agent is dead and the program has ended: it sees both at once.
@@ -188,7 +188,7 @@ anyio.run(run_process, command, ProcessLimits(timeout_seconds=600))
     assert read_spool(tmp_path / "spool") == SpoolNote(started=True, ended=True, exit_code=code, stopped=is_stopped)
 
 
-async def test_nothing_is_left_when_a_child_kills_the_supervisor(mark: str, tmp_path: Path) -> None:
+async def test_no_process_is_left_after_a_child_kills_the_supervisor(mark: str, tmp_path: Path) -> None:
     code = f"import os\nparent = os.getppid()\nif os.fork() == 0: os.setsid()\nos.kill(parent, 9)\n{LINGER}"
 
     with anyio.fail_after(100):
@@ -199,7 +199,7 @@ async def test_nothing_is_left_when_a_child_kills_the_supervisor(mark: str, tmp_
     assert outcome.signal == signal.SIGKILL
 
 
-async def test_program_that_freezes_its_supervisor_does_not_outlive_its_time(mark: str, tmp_path: Path) -> None:
+async def test_program_that_freezes_its_supervisor_does_not_outlive_its_timeout(mark: str, tmp_path: Path) -> None:
     code = f"import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n{LINGER}"
 
     outcome = await run_too_long(python(code, mark, tmp_path))
@@ -219,7 +219,7 @@ async def test_shell_background_jobs_and_nohup_end_with_the_command(mark: str, t
     assert find_processes(mark) == []
 
 
-async def test_polite_program_may_clean_up_before_it_is_killed(mark: str, tmp_path: Path) -> None:
+async def test_program_can_clean_up_after_sigterm(mark: str, tmp_path: Path) -> None:
     code = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (open('cleaned', 'w').close(), sys.exit(0)))\n"
@@ -243,7 +243,7 @@ async def test_exit_status_output_and_sizes_are_reported(mark: str, tmp_path: Pa
     assert (outcome.stdout.total_bytes, outcome.stderr.total_bytes) == (4, 5)
 
 
-async def test_standard_input_is_empty_and_the_session_is_its_own(mark: str, tmp_path: Path) -> None:
+async def test_program_has_empty_stdin_and_its_own_session(mark: str, tmp_path: Path) -> None:
     code = (
         "import os, sys; open_ones = sorted(map(int, os.listdir('/proc/self/fd')))\n"
         "print(repr(sys.stdin.read()), os.getsid(0) == os.getpid(), open_ones)"
@@ -255,7 +255,7 @@ async def test_standard_input_is_empty_and_the_session_is_its_own(mark: str, tmp
     assert outcome.stdout.text == "'' True [0, 1, 2, 3]\n"
 
 
-async def test_signals_have_their_ordinary_meaning_in_the_program(mark: str, tmp_path: Path) -> None:
+async def test_program_has_default_signal_handlers(mark: str, tmp_path: Path) -> None:
     command = Command(
         arguments=["sh", "-c", "yes | head -n 1; kill -TERM $$"],
         folder=tmp_path,
@@ -269,7 +269,7 @@ async def test_signals_have_their_ordinary_meaning_in_the_program(mark: str, tmp
     assert outcome.signal == signal.SIGTERM
 
 
-async def test_resource_limits_reach_the_program(mark: str, tmp_path: Path) -> None:
+async def test_resource_limits_apply_to_the_program(mark: str, tmp_path: Path) -> None:
     code = (
         "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE))"
     )
@@ -279,7 +279,7 @@ async def test_resource_limits_reach_the_program(mark: str, tmp_path: Path) -> N
     assert outcome.stdout.text == "(64, 64) (0, 0)\n"
 
 
-async def test_program_or_folder_that_does_not_exist_is_reported(tmp_path: Path) -> None:
+async def test_missing_program_or_folder_is_reported(tmp_path: Path) -> None:
     missing = Command(arguments=["no-such-program"], folder=tmp_path, environment={"PATH": os.environ["PATH"]})
     nowhere = Command(arguments=["true"], folder=tmp_path / "nowhere", environment={})
 
@@ -289,7 +289,7 @@ async def test_program_or_folder_that_does_not_exist_is_reported(tmp_path: Path)
         await run_process(nowhere)
 
 
-async def test_whole_output_goes_to_the_spill_file(mark: str, tmp_path: Path) -> None:
+async def test_full_output_goes_to_the_spill_file(mark: str, tmp_path: Path) -> None:
     spill = tmp_path / "all.txt"
 
     outcome = await run_process(
@@ -300,7 +300,7 @@ async def test_whole_output_goes_to_the_spill_file(mark: str, tmp_path: Path) ->
     assert spill.read_text() == "x" * 100_000 + "\n"
 
 
-async def test_conversation_over_the_streams_of_a_tree(mark: str, tmp_path: Path) -> None:
+async def test_supervised_program_can_converse_over_its_streams(mark: str, tmp_path: Path) -> None:
     tree = await ProcessTree.start(
         python("print(input()[::-1], flush=True); input()", mark, tmp_path), ProcessLimits(), with_stdin=True
     )
@@ -328,7 +328,7 @@ print(outcome.stdout.total_bytes, peak() - before)
 """
 
 
-def test_a_gigabyte_of_output_costs_less_than_thirty_megabytes() -> None:
+def test_a_gigabyte_of_output_uses_less_than_thirty_megabytes() -> None:
     size = 1_073_741_824
 
     result = subprocess.run([sys.executable, "-c", MEASURE, str(size)], capture_output=True, text=True, check=True)

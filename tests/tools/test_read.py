@@ -40,7 +40,7 @@ async def test_lines_are_numbered_and_a_range_says_how_to_continue(tmp_path: Pat
         ("grün\n".encode("latin-1"), "latin-1"),
     ],
 )
-async def test_encodings_are_recognised_and_named(tmp_path: Path, data: bytes, label: str) -> None:
+async def test_encodings_are_detected_and_named(tmp_path: Path, data: bytes, label: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     bench = Bench(tmp_path)
 
@@ -49,7 +49,7 @@ async def test_encodings_are_recognised_and_named(tmp_path: Path, data: bytes, l
     assert await bench.output(Read(bench.scope), path="a.txt") == expected
 
 
-async def test_what_is_not_text_is_named_and_not_shown(tmp_path: Path) -> None:
+async def test_binary_files_are_named_and_not_shown(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
     (tmp_path / "noise").write_bytes(bytes(range(256)) * 4)
@@ -58,7 +58,7 @@ async def test_what_is_not_text_is_named_and_not_shown(tmp_path: Path) -> None:
     assert "binary data of 1024 bytes" in await bench.error(Read(bench.scope), path="noise")
 
 
-async def test_long_files_and_long_lines_are_cut_at_a_line_with_a_note(tmp_path: Path) -> None:
+async def test_long_files_and_lines_are_truncated_with_a_note(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "long.txt").write_text("x" * 100 + "\n" + ("y" * 99 + "\n") * 5000)
     (tmp_path / "wide.txt").write_text("z" * 100_000 + "\nend\n")
@@ -71,7 +71,7 @@ async def test_long_files_and_long_lines_are_cut_at_a_line_with_a_note(tmp_path:
     assert wide.endswith("     2\tend\n[1 longer than 2000 characters, cut]")
 
 
-async def test_too_large_empty_missing_and_folder_each_have_their_sentence(tmp_path: Path) -> None:
+async def test_oversized_empty_and_missing_files_and_folders_have_their_own_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(33 * 1024 * 1024)

@@ -63,7 +63,7 @@ async def test_new_names_at_the_top_of_the_workspace_need_the_full_level(scene: 
     assert ("PermissionError" in outcome.stderr.text) is (scene.confinement.level == "kernel")
 
 
-async def test_exit_codes_and_signals_are_told_apart(scene: Scene) -> None:
+async def test_exit_codes_and_signals_are_distinguished(scene: Scene) -> None:
     left = await scene.run("sys.exit(137)")
     killed = await scene.run("os.kill(os.getpid(), 9)")
     failed = await scene.run("raise SystemExit(3)")
@@ -73,7 +73,7 @@ async def test_exit_codes_and_signals_are_told_apart(scene: Scene) -> None:
     assert (failed.exit_code, failed.signal) == (3, None)
 
 
-async def test_a_program_that_does_not_exist_is_reported(scene: Scene) -> None:
+async def test_a_missing_program_is_reported(scene: Scene) -> None:
     command = Command(
         arguments=["no-such-program"], folder=scene.workspace, environment={}, confinement=scene.confinement
     )
@@ -82,7 +82,7 @@ async def test_a_program_that_does_not_exist_is_reported(scene: Scene) -> None:
         await run_process(command)
 
 
-async def test_a_polite_program_may_clean_up_before_it_is_killed(scene: Scene) -> None:
+async def test_a_program_can_clean_up_after_sigterm(scene: Scene) -> None:
     code = (
         "import signal, time\ndef end(*_):\n  open('src/clean', 'w').close()\n  sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\nwhile True: time.sleep(60)\n"
@@ -98,7 +98,7 @@ async def test_a_polite_program_may_clean_up_before_it_is_killed(scene: Scene) -
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-async def test_nothing_is_left_after_the_time_limit(scene: Scene, daemon: bool) -> None:
+async def test_no_process_is_left_after_the_time_limit(scene: Scene, daemon: bool) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     code = "import time\nif os.fork(): time.sleep(600)\nos.setsid()\nif os.fork(): os._exit(0)\ntime.sleep(600)\n"
     command = scene.command("import os\n" + (code if daemon else "import time\ntime.sleep(600)\n"))
@@ -116,7 +116,7 @@ async def test_nothing_is_left_after_the_time_limit(scene: Scene, daemon: bool) 
     assert not find_processes(mark)
 
 
-async def test_nothing_is_left_when_the_agent_is_killed(scene: Scene, tmp_path: Path) -> None:
+async def test_no_process_is_left_after_the_agent_is_killed(scene: Scene, tmp_path: Path) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     spool = tmp_path / "spool"
     agent = (
@@ -140,7 +140,7 @@ async def test_nothing_is_left_when_the_agent_is_killed(scene: Scene, tmp_path: 
     assert not (scene.workspace / ".claude").exists()
 
 
-async def test_a_toolset_answers_from_inside(scene: Scene) -> None:
+async def test_a_toolset_works_inside_the_sandbox(scene: Scene) -> None:
     skill = SOURCE / "bundled" / "hello-extended"
     definition = load_skill(skill).skill
     assert definition is not None
@@ -157,7 +157,7 @@ async def test_a_toolset_answers_from_inside(scene: Scene) -> None:
     assert result.ok, result.error
 
 
-async def test_network_is_there_when_it_is_wanted(scene: Scene) -> None:
+async def test_network_is_available_if_enabled(scene: Scene) -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     async with listener:
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
@@ -168,7 +168,7 @@ async def test_network_is_there_when_it_is_wanted(scene: Scene) -> None:
     assert outcome.stdout.text == "connected\n", outcome.stderr.text
 
 
-async def test_settings_open_what_is_closed_but_never_the_runs(scene: Scene) -> None:
+async def test_settings_can_open_protected_paths_except_the_runs(scene: Scene) -> None:
     workspace = scene.workspace
     opened = scene.with_(
         writable=(workspace / ".git", workspace / "runs", scene.base / "home"), readable=(workspace / ".env",)
@@ -187,7 +187,7 @@ async def test_settings_open_what_is_closed_but_never_the_runs(scene: Scene) -> 
     assert (workspace / "runs/journal").read_text() == "as it was"
 
 
-async def test_a_program_sees_the_names_that_the_workspace_has(scene: Scene) -> None:
+async def test_a_program_sees_the_real_names_of_the_workspace(scene: Scene) -> None:
     before = list_names(scene.workspace)
     command = scene.command("import os, sys\nprint(sorted(os.listdir('.')), flush=True)\nsys.stdin.read()")
     async with await ProcessTree.start(command, ProcessLimits(), with_stdin=True) as tree:
@@ -199,7 +199,7 @@ async def test_a_program_sees_the_names_that_the_workspace_has(scene: Scene) -> 
     assert list_names(scene.workspace) == before
 
 
-async def test_protected_path_of_one_program_is_moved_though_another_started_later(scene: Scene) -> None:
+async def test_protected_path_created_by_one_program_is_moved_despite_a_later_program(scene: Scene) -> None:
     if scene.confinement.level == "kernel":
         pytest.skip("nothing is created at the top on this level")
     create = "import os, sys\nos.mkdir('.claude')\nprint('created', flush=True)\nsys.stdin.read()"
@@ -246,7 +246,7 @@ print("ordinary modes pass")
     assert not any(file.stat().st_mode & 0o4000 for file in scene.workspace.rglob("*"))
 
 
-def test_without_bubblewrap_the_kernel_is_tried_and_without_both_every_reason_is_given() -> None:
+def test_landlock_is_the_fallback_for_bubblewrap_and_every_failure_is_reported() -> None:
     trial = choose_level("")
 
     assert trial.level in ("kernel", "none")
@@ -254,7 +254,7 @@ def test_without_bubblewrap_the_kernel_is_tried_and_without_both_every_reason_is
     assert "bubblewrap" in try_level("full", "").hint
 
 
-def test_a_program_that_calls_itself_bubblewrap_is_not_believed(tmp_path: Path) -> None:
+def test_a_program_named_bubblewrap_is_not_trusted(tmp_path: Path) -> None:
     """It starts the command as it is: a sandbox by name."""
     fake = tmp_path / "bwrap"
     fake.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
@@ -268,7 +268,7 @@ def test_a_program_that_calls_itself_bubblewrap_is_not_believed(tmp_path: Path) 
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_a_filter_is_whole_instructions_and_every_jump_stays_inside(machine: str, *, read_only: bool) -> None:
+def test_a_seccomp_filter_has_complete_instructions_and_valid_jumps(machine: str, *, read_only: bool) -> None:
     program = build_filter(machine, families=(1, 2, 10, 16), read_only=read_only)
 
     count = len(program) // 8
@@ -283,7 +283,7 @@ def test_a_filter_is_whole_instructions_and_every_jump_stays_inside(machine: str
             assert index + 1 + max(if_true, if_false) < count
 
 
-def test_every_program_is_started_with_a_word_on_its_confinement() -> None:
+def test_every_command_states_its_confinement() -> None:
     silent = [
         f"{file.relative_to(SOURCE)}:{call.lineno}"
         for file in SOURCE.rglob("*.py")
@@ -299,7 +299,7 @@ def test_every_program_is_started_with_a_word_on_its_confinement() -> None:
     assert silent == [], "Command(…) needs confinement=: the one that the runtime gives, or None with a reason"
 
 
-async def test_limits_hold_without_a_sandbox_too(tmp_path: Path) -> None:
+async def test_limits_apply_without_a_sandbox(tmp_path: Path) -> None:
     unconfined = Confinement(resources={"fsize": 4096}, processes=20)
     bomb = await run_process(python(BOMB, tmp_path, unconfined))
     disk = await run_process(python("open('big', 'wb').write(bytes(65536))", tmp_path, unconfined))

@@ -178,7 +178,7 @@ async def try_each(scene: Scene, attempts: dict[str, str], **more: str | int) ->
     return said
 
 
-async def test_a_program_changes_nothing_that_is_not_its_own(scene: Scene) -> None:
+async def test_a_program_cannot_change_foreign_files(scene: Scene) -> None:
     before = read_tree(scene.base)
 
     said = await try_each(scene, FILES)
@@ -187,19 +187,19 @@ async def test_a_program_changes_nothing_that_is_not_its_own(scene: Scene) -> No
     assert after == {path: text for path, text in before.items() if not path.startswith("workspace/src")}, said
 
 
-async def test_a_program_reads_no_secret(scene: Scene, victim: int) -> None:
+async def test_a_program_cannot_read_secrets(scene: Scene, victim: int) -> None:
     said = await try_each(scene, READS, victim=victim, secret=SECRET)
 
     assert {name: text for name, text in said.items() if SECRET in text} == {}
 
 
-async def test_a_program_cannot_use_the_kernel_to_get_out(scene: Scene, victim: int) -> None:
+async def test_a_program_cannot_escape_through_the_kernel(scene: Scene, victim: int) -> None:
     said = await try_each(scene, KERNEL, victim=victim)
 
     assert {name: text for name, text in said.items() if not text.startswith("REFUSED")} == {}
 
 
-async def test_a_program_reaches_no_one_without_network(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_without_network_reaches_no_host(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     abstract = f"metier-{os.getpid()}-{scene.confinement.level}"
     with socket.socket() as listener, socket.socket(socket.AF_UNIX) as file, socket.socket(socket.AF_UNIX) as nameless:
         listener.bind(("127.0.0.1", 0))
@@ -215,7 +215,7 @@ async def test_a_program_reaches_no_one_without_network(scene: Scene, monkeypatc
     assert {name: text for name, text in said.items() if not text.startswith("REFUSED")} == {}
 
 
-async def test_a_datagram_does_not_leave(scene: Scene) -> None:
+async def test_a_datagram_is_not_sent(scene: Scene) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.setblocking(False)
@@ -227,7 +227,7 @@ async def test_a_datagram_does_not_leave(scene: Scene) -> None:
             receiver.recv(16)
 
 
-async def test_no_file_of_the_agent_is_open_in_a_program(scene: Scene) -> None:
+async def test_a_program_inherits_no_open_file_of_the_agent(scene: Scene) -> None:
     outcome = await scene.run("print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1])")
 
     assert outcome.stdout.text.strip() == "[0, 1, 2]"
@@ -242,7 +242,7 @@ async def test_a_program_has_no_privileges_and_gets_none(scene: Scene) -> None:
     assert status["Seccomp"] == "2"
 
 
-async def test_temporary_files_and_home_are_private_and_gone_afterwards(scene: Scene) -> None:
+async def test_temporary_files_and_home_are_private_and_deleted_afterwards(scene: Scene) -> None:
     code = (
         "import tempfile\nd = tempfile.mkdtemp()\nopen(d + '/a', 'w').write('x')\n"
         "os.makedirs(os.path.expanduser('~/.cache/deep'))\nos.makedirs(d + '/b/' * 200)\nos.chmod(d + '/b', 0)\n"
@@ -260,7 +260,7 @@ async def test_temporary_files_and_home_are_private_and_gone_afterwards(scene: S
     assert not (Path(tempfile.gettempdir()) / Path(scratch).name).exists()
 
 
-async def test_what_decides_about_the_agent_is_moved_away_if_a_program_made_it(scene: Scene) -> None:
+async def test_protected_files_created_by_a_program_are_quarantined(scene: Scene) -> None:
     for name in ("agent.yaml", ".agent/policy.yaml"):
         (scene.workspace / name).unlink()
     (scene.workspace / ".agent").rmdir()
@@ -284,7 +284,7 @@ async def test_what_decides_about_the_agent_is_moved_away_if_a_program_made_it(s
     assert moved == ({*kept, "context-system_prompt.md", "context-soul.json"} if is_full else set())
 
 
-async def test_a_protected_path_is_moved_away_from_a_folder_without_rights(scene: Scene) -> None:
+async def test_a_protected_path_is_quarantined_from_a_folder_without_permissions(scene: Scene) -> None:
     code = "try: os.makedirs('.claude/agents'); os.chmod('.claude', 0)\nexcept OSError: pass\nos.chmod('.', 0)\n"
 
     await scene.run(code)
@@ -292,7 +292,7 @@ async def test_a_protected_path_is_moved_away_from_a_folder_without_rights(scene
     assert not (scene.workspace / ".claude").exists()
 
 
-async def test_links_in_place_of_folders_lead_the_quarantine_nowhere(scene: Scene) -> None:
+async def test_quarantine_does_not_follow_links_in_place_of_folders(scene: Scene) -> None:
     outside = scene.base / "outside"
     outside.mkdir()
     (outside / "system_prompt.md").write_text("theirs")
@@ -306,7 +306,7 @@ async def test_links_in_place_of_folders_lead_the_quarantine_nowhere(scene: Scen
 
 
 @pytest.mark.parametrize("session", ["", "os.setsid()"])
-async def test_a_fork_bomb_ends_and_gives_the_reason(scene: Scene, session: str) -> None:
+async def test_a_fork_bomb_ends_with_a_reason(scene: Scene, session: str) -> None:
     code = BOMB.replace("os.fork()", f"os.fork() or {session or 0}")
 
     outcome = await scene.with_(processes=30).run(code, limits=ProcessLimits(timeout_seconds=60))
@@ -316,7 +316,7 @@ async def test_a_fork_bomb_ends_and_gives_the_reason(scene: Scene, session: str)
     assert "more than 30 processes" in outcome.stderr.text
 
 
-async def test_memory_files_and_time_are_bounded(scene: Scene) -> None:
+async def test_memory_files_and_time_are_limited(scene: Scene) -> None:
     bounded = scene.with_(resources={"data": 256 * 1_048_576, "fsize": 1_048_576, "cpu": 1})
 
     memory = await bounded.run("b = bytearray(1024 * 1048576); print('ESCAPED')")
@@ -329,7 +329,7 @@ async def test_memory_files_and_time_are_bounded(scene: Scene) -> None:
     assert time.signal is not None
 
 
-async def test_a_variable_of_the_command_reaches_nothing_outside_of_the_sandbox(scene: Scene) -> None:
+async def test_variables_of_a_command_do_not_affect_processes_outside_the_sandbox(scene: Scene) -> None:
     """The loader of a program that sees these variables writes a file: it could as well load a library."""
     seen = scene.base / "seen"
     seen.mkdir()
@@ -342,7 +342,7 @@ async def test_a_variable_of_the_command_reaches_nothing_outside_of_the_sandbox(
     assert [path.name for path in seen.iterdir()] == []
 
 
-async def test_a_tree_that_resists_is_removed_and_nothing_else(scene: Scene) -> None:
+async def test_a_folder_tree_that_resists_deletion_is_removed_and_nothing_else(scene: Scene) -> None:
     """Deep, without rights, full of links that lead outside, with names that a cleaner might use itself."""
     code = (
         "top = os.environ['TMPDIR']\nos.chdir(top)\nos.makedirs('0/0.removed')\n"

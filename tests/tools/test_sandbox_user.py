@@ -53,7 +53,7 @@ def build_command(folder: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="the other tests run as a user already")
-def test_hostile_programs_stay_enclosed_as_a_user_without_rights(folder: Path) -> None:
+def test_hostile_programs_stay_confined_for_an_unprivileged_user(folder: Path) -> None:
     looking = build_command(folder, "-c", "import metier, pytest")
     seen = subprocess.run(looking, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     if seen.returncode:

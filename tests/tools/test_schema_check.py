@@ -20,14 +20,14 @@ KEYWORDS = (
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS)
-def test_a_schema_is_valid_where_the_specification_is_reported(keyword: str) -> None:
+def test_schema_validity_matches_the_specification(keyword: str) -> None:
     for value in VALUES:
         for schema in ({keyword: value}, {"properties": {"x": {keyword: value}}}, {"anyOf": [{keyword: value}]}):
             assert _is_accepted(schema) == _is_valid(schema), schema
 
 
 @pytest.mark.parametrize("keyword", ["type", "enum", "properties", "required", "additionalProperties", "items"])
-def test_a_value_is_right_where_the_specification_is_reported(keyword: str) -> None:
+def test_value_validity_matches_the_specification(keyword: str) -> None:
     settings: dict[str, tuple[Any, ...]] = {
         "type": ("string", "integer", "number", "boolean", "array", "object", "null", ["string", "array"]),
         "enum": ([1], [True], ["string"], [None], [[]]),
@@ -46,7 +46,7 @@ def test_a_value_is_right_where_the_specification_is_reported(keyword: str) -> N
 
 @pytest.mark.parametrize("levels", [700, 5_000])
 @pytest.mark.parametrize("keyword", ["items", "allOf", "properties"])
-def test_a_schema_that_is_nested_too_deeply_is_refused_whatever_it_consists_of(keyword: str, levels: int) -> None:
+def test_a_schema_nested_too_deeply_is_rejected(keyword: str, levels: int) -> None:
     schema: dict[str, Any] = {}
     for _ in range(levels):
         schema = {keyword: {"items": schema, "allOf": [schema], "properties": {"a": schema}}[keyword]}
@@ -55,14 +55,14 @@ def test_a_schema_that_is_nested_too_deeply_is_refused_whatever_it_consists_of(k
         SchemaCheck("x", schema)
 
 
-def test_patterns_that_are_costly_to_compile_are_limited_together() -> None:
+def test_patterns_that_are_expensive_to_compile_share_a_limit() -> None:
     costly: list[Any] = [{"pattern": rf"\pL{{29}}{number}"} for number in range(200)]
 
     with pytest.raises(UsageError, match="compiling its patterns takes more than"):
         SchemaCheck("x", {"anyOf": costly})
 
 
-def test_patterns_that_a_reference_reaches_are_charged_to_the_check() -> None:
+def test_patterns_reached_through_references_count_toward_the_limit() -> None:
     schema: dict[str, Any] = {
         "default": [{"pattern": rf"\pL{{28}}{number}"} for number in range(100)],
         "allOf": [{"$ref": f"#/default/{number}"} for number in range(100)],

@@ -109,12 +109,14 @@ ESCAPES = [
 ]  # fmt: skip
 
 
-def test_there_are_more_than_sixty_escapes() -> None:
+def test_the_corpus_has_more_than_sixty_escapes() -> None:
     assert len(set(ESCAPES)) >= 60
 
 
 @pytest.mark.parametrize("text", ESCAPES, ids=lambda text: ascii(text)[:60])
-def test_escape_is_refused_with_one_message_and_nothing_outside_is_touched(scope: Scope, tree: Path, text: str) -> None:
+def test_escape_is_rejected_with_one_message_and_nothing_outside_is_changed(
+    scope: Scope, tree: Path, text: str
+) -> None:
     written = text.replace("{root}", str(tree))
     before = list_outside(tree)
 
@@ -147,14 +149,14 @@ NEIGHBOURS = {
 
 
 @pytest.mark.parametrize("text", NEIGHBOURS)
-def test_what_lies_inside_is_read_and_named_by_its_real_path(scope: Scope, tree: Path, text: str) -> None:
+def test_inside_files_are_read_and_named_by_their_real_path(scope: Scope, tree: Path, text: str) -> None:
     written = text.replace("{root}", str(tree))
 
     assert read(scope, written) == b"inside"
     assert scope.canonical(written) == NEIGHBOURS[text]
 
 
-def test_odd_but_honest_names_are_fine(scope: Scope, tree: Path) -> None:
+def test_unusual_but_valid_names_are_accepted(scope: Scope, tree: Path) -> None:
     for name in (
         "...",
         "..a",
@@ -174,7 +176,7 @@ def test_odd_but_honest_names_are_fine(scope: Scope, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_without_links_even_those_inside_are_refused(tree: Path, opener: Opener) -> None:
+def test_links_inside_are_rejected_if_links_are_disabled(tree: Path, opener: Opener) -> None:
     scope = Scope([tree], links=False, opener=opener)
 
     assert read(scope, "src/main.py") == b"inside"
@@ -183,7 +185,7 @@ def test_without_links_even_those_inside_are_refused(tree: Path, opener: Opener)
             read(scope, text)
 
 
-def test_pipes_sockets_and_devices_are_refused_without_waiting(scope: Scope, tree: Path) -> None:
+def test_pipes_sockets_and_devices_are_rejected_without_blocking(scope: Scope, tree: Path) -> None:
     os.mkfifo(tree / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tree / "s"))
@@ -204,7 +206,7 @@ def test_a_second_root_is_reached_by_its_absolute_path_only(tree: Path) -> None:
         read(scope, "../outside/secret.txt")
 
 
-def test_canonical_path_is_a_matter_of_text_alone() -> None:
+def test_canonical_path_is_computed_without_disk_access() -> None:
     root = Path("/no/such/root")
 
     assert canonical_path(root, "a/./b/../c") == "a/c"
@@ -226,7 +228,7 @@ PATHS = st.tuples(st.sampled_from(["", "/", "{root}/"]), st.lists(PARTS, min_siz
 
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=PATHS)
-def test_random_paths_never_reach_what_is_outside(scope: Scope, tree: Path, path: tuple[str, list[str]]) -> None:
+def test_random_paths_do_not_reach_outside_files(scope: Scope, tree: Path, path: tuple[str, list[str]]) -> None:
     text = path[0].replace("{root}", str(tree)) + "/".join(path[1])
     with suppress(ToolFailed):
         assert read(scope, text) == b"inside"
@@ -258,7 +260,7 @@ def flipping(tree: Path) -> Iterator[Path]:
     thread.join()
 
 
-def test_a_folder_that_turns_into_a_link_meanwhile_does_not_lead_out(scope: Scope, tree: Path, flipping: Path) -> None:
+def test_a_folder_replaced_by_a_link_during_access_is_not_followed(scope: Scope, tree: Path, flipping: Path) -> None:
     read_well = refused = 0
     for _ in range(3000):
         try:
@@ -295,7 +297,7 @@ OPEN = [
 
 
 @pytest.mark.parametrize("path", PROTECTED, ids=ascii)
-def test_protected_file_is_not_written_even_if_it_is_not_there_yet(tree: Path, path: str) -> None:
+def test_protected_file_is_not_written_even_if_missing(tree: Path, path: str) -> None:
     before = sorted(tree.rglob("*"))
 
     with (
@@ -310,11 +312,11 @@ def test_protected_file_is_not_written_even_if_it_is_not_there_yet(tree: Path, p
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_neighbours_of_protected_files_are_open(path: str) -> None:
+def test_neighbors_of_protected_files_are_writable(path: str) -> None:
     assert protected(path, own_folders=("runs",)) is None
 
 
-def test_a_link_to_a_protected_folder_does_not_open_it(scope: Scope, tree: Path) -> None:
+def test_a_link_to_a_protected_folder_grants_no_access(scope: Scope, tree: Path) -> None:
     (tree / ".git").mkdir()
     (tree / "harmless").symlink_to(".git")
 
@@ -323,7 +325,7 @@ def test_a_link_to_a_protected_folder_does_not_open_it(scope: Scope, tree: Path)
 
 
 @pytest.mark.parametrize("way", [open_by_kernel, open_by_walking])
-def test_root_that_was_swapped_for_a_link_is_refused(tmp_path: Path, way: Opener) -> None:
+def test_root_replaced_by_a_link_is_rejected(tmp_path: Path, way: Opener) -> None:
     root, other = tmp_path / "root", tmp_path / "other"
     root.mkdir()
     other.mkdir()

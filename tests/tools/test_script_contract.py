@@ -33,7 +33,7 @@ def parse_or_code(parse: Callable[[str], str], text: str) -> str:
 
 
 @given(PLAIN)
-def test_every_spelling_of_a_plain_name_is_one_name(name: str) -> None:
+def test_every_spelling_of_a_plain_name_is_the_same_name(name: str) -> None:
     skill = parse_skill_name(name)
     script = parse_script_name(name)
 
@@ -44,7 +44,7 @@ def test_every_spelling_of_a_plain_name_is_one_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../etc", "a/../b", "..", "a\nb", "status.py/", "status.sh", "a" * 65])
-def test_refusal_quotes_the_name(name: str) -> None:
+def test_rejection_quotes_the_name(name: str) -> None:
     with pytest.raises(ScriptFailed) as caught:
         parse_script_name(name)
 
@@ -52,7 +52,7 @@ def test_refusal_quotes_the_name(name: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "-x", "--json", "--", "--json=1"]), max_size=6))
-def test_json_flag_changes_nothing_else_and_is_there_once_among_the_options(args: list[str]) -> None:
+def test_json_flag_is_added_once_and_changes_no_other_option(args: list[str]) -> None:
     result = add_json_flag(args)
 
     options = result[: result.index("--")] if "--" in result else result

@@ -110,7 +110,7 @@ wheels = [
 """
 
 
-async def test_dependencies_come_from_the_agents_index_into_an_environment_that_is_built_once(lab: Lab) -> None:
+async def test_dependencies_are_installed_once_from_the_index_of_the_agent(lab: Lab) -> None:
     write_wheel(lab.wheels, "1.0.0")
     lab.write("main.py", SCRIPT)
 
@@ -122,7 +122,7 @@ async def test_dependencies_come_from_the_agents_index_into_an_environment_that_
     assert len(list(lab.environments.iterdir())) == 1
 
 
-async def test_script_without_packages_has_an_environment_of_its_own_that_sees_none_of_the_agents(lab: Lab) -> None:
+async def test_script_without_packages_has_an_isolated_environment(lab: Lab) -> None:
     find = "import json, sys\nfrom importlib.util import find_spec\n"
     lab.write(
         "main.py", f"{find}print(json.dumps([sys.prefix, find_spec('pydantic') is None, find_spec('json') is None]))"
@@ -134,7 +134,7 @@ async def test_script_without_packages_has_an_environment_of_its_own_that_sees_n
     assert (prefix, without_pydantic, without_json) == (str(environment), True, False)
 
 
-async def test_several_first_runs_at_once_share_one_environment(lab: Lab) -> None:
+async def test_concurrent_first_runs_share_one_environment(lab: Lab) -> None:
     write_wheel(lab.wheels, "1.0.0")
     lab.write("main.py", SCRIPT)
     answers: list[dict[str, JsonValue]] = []
@@ -150,7 +150,7 @@ async def test_several_first_runs_at_once_share_one_environment(lab: Lab) -> Non
     assert len(list(lab.environments.iterdir())) == 1
 
 
-async def test_lock_next_to_the_script_decides_the_version(lab: Lab) -> None:
+async def test_lock_next_to_the_script_determines_the_version(lab: Lab) -> None:
     digest = write_wheel(lab.wheels, "1.0.0")
     write_wheel(lab.wheels, "2.0.0")
     lab.write("free.py", SCRIPT)
@@ -162,7 +162,7 @@ async def test_lock_next_to_the_script_decides_the_version(lab: Lab) -> None:
     assert (lab.skill / "scripts/main.py.lock").read_text() == build_lock("1.0.0", digest)
 
 
-async def test_package_with_another_hash_than_the_locked_one_is_refused(lab: Lab) -> None:
+async def test_package_with_a_hash_that_differs_from_the_lock_is_rejected(lab: Lab) -> None:
     write_wheel(lab.wheels, "1.0.0")
     lab.write("main.py", SCRIPT)
     lab.write("main.py.lock", build_lock("1.0.0", "0" * 64))
@@ -236,7 +236,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
-async def test_metadata_that_asks_for_too_much_or_is_broken_keeps_the_script_from_running(lab: Lab, case: str) -> None:
+async def test_excessive_or_invalid_metadata_prevents_the_script_from_running(lab: Lab, case: str) -> None:
     metadata, code, message = REFUSED[case]
     lines = "".join(f"# {line}\n" for line in metadata.splitlines())
     lab.write("main.py", f"# /// script\n{lines}# ///\nopen('../ran', 'w')\nprint('{{}}')\n")
@@ -248,7 +248,7 @@ async def test_metadata_that_asks_for_too_much_or_is_broken_keeps_the_script_fro
     assert not (lab.skill / "ran").exists()
 
 
-async def test_metadata_with_windows_line_ends_is_read(lab: Lab) -> None:
+async def test_metadata_with_windows_line_endings_is_read(lab: Lab) -> None:
     write_wheel(lab.wheels, "1.0.0")
     lab.write("main.py", "")
     (lab.skill / "scripts/main.py").write_bytes(SCRIPT.replace("\n", "\r\n").encode())
@@ -266,7 +266,7 @@ async def test_missing_package_is_named_in_the_failure(lab: Lab) -> None:
     assert [path.name for path in lab.environments.iterdir()] == []
 
 
-async def test_cache_folder_that_cannot_be_made_is_reported(lab: Lab) -> None:
+async def test_cache_folder_that_cannot_be_created_is_reported(lab: Lab) -> None:
     lab.write("main.py", "print('{}')")
     lab.environments.write_text("a file is in the way")
 

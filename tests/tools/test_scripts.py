@@ -129,7 +129,7 @@ async def test_scripts_of_one_skill_are_listed_by_any_spelling_of_its_name(lab: 
     assert missing == {"success": False, "error": "not_found", "message": "Skill 'nobody' not loaded or installed"}
 
 
-async def test_json_of_a_script_is_parsed_and_it_runs_in_its_own_folder(lab: Lab) -> None:
+async def test_script_runs_in_its_own_folder_and_its_json_is_parsed(lab: Lab) -> None:
     package = lab.skill("notes", {"scripts/echo.py": ECHO})
     toolbox = lab.toolbox(package)
 
@@ -142,7 +142,7 @@ async def test_json_of_a_script_is_parsed_and_it_runs_in_its_own_folder(lab: Lab
     assert result["cwd"] == str(package.folder / "scripts")
 
 
-async def test_plain_text_is_given_as_it_is_when_json_is_off(lab: Lab) -> None:
+async def test_plain_text_is_returned_unchanged_without_json(lab: Lab) -> None:
     toolbox = lab.toolbox(lab.skill("notes", {"scripts/echo.py": ECHO}))
 
     answer = await run_script(toolbox, lab.context, "echo", json=False, args=None)
@@ -160,7 +160,7 @@ async def test_plain_text_is_given_as_it_is_when_json_is_off(lab: Lab) -> None:
         (["--", "--json"], ["--json", "--", "--json"]),
     ],
 )
-async def test_json_flag_is_added_once_and_before_the_end_of_options(
+async def test_json_flag_is_added_once_before_the_end_of_options(
     lab: Lab,
     args: list[str],
     expected: list[str],
@@ -172,7 +172,7 @@ async def test_json_flag_is_added_once_and_before_the_end_of_options(
     assert (await run_script(toolbox, lab.context, "argv", args=args))["result"] == expected
 
 
-async def test_help_is_the_scripts_own_and_is_asked_for_once(lab: Lab) -> None:
+async def test_help_comes_from_the_script_and_is_requested_once(lab: Lab) -> None:
     count = "open('../count', 'a').write('x')\n"
     package = lab.skill("notes", {"scripts/echo.py": count + ECHO})
     toolbox = lab.toolbox(package)
@@ -241,7 +241,7 @@ async def test_missing_script_and_missing_skill_are_named(lab: Lab) -> None:
     }
 
 
-async def test_too_many_and_too_long_arguments_are_refused_before_anything_runs(lab: Lab) -> None:
+async def test_too_many_or_too_long_arguments_are_rejected_before_anything_runs(lab: Lab) -> None:
     package = lab.skill("notes", {"scripts/mark.py": "open('../ran', 'w')\nprint('{}')"})
     toolbox = lab.toolbox(package)
 
@@ -276,7 +276,7 @@ async def run_too_long(run: Callable[[], Awaitable[dict[str, Any]]], under_way: 
     return answers[0]
 
 
-async def test_script_that_takes_too_long_is_a_timeout_with_the_end_of_its_errors(lab: Lab) -> None:
+async def test_slow_script_times_out_with_the_end_of_its_stderr(lab: Lab) -> None:
     slow = "import sys, time\nprint('e' * 600 + 'last words', file=sys.stderr, flush=True)\n"
     package = lab.skill("notes", {"scripts/slow.py": f"{slow}{UNDER_WAY}time.sleep(600)"})
     toolbox = lab.toolbox(package, limits=ScriptLimits(timeout_seconds=60))
@@ -321,7 +321,7 @@ def find_processes(word: str) -> list[str]:
     return found
 
 
-async def test_time_left_of_the_run_shortens_the_time_of_a_script(lab: Lab) -> None:
+async def test_remaining_time_of_the_run_limits_the_timeout_of_a_script(lab: Lab) -> None:
     toolbox = lab.toolbox(lab.skill("notes", {"scripts/slow.py": "import time\ntime.sleep(600)"}))
 
     answer = await run_script(toolbox, replace(lab.context, timeout_seconds=0.2), "slow")
@@ -357,7 +357,9 @@ async def test_failing_script_is_execution_failed_with_its_exit_code(lab: Lab) -
         ("'{} {}'", "Expected JSON output, got: {} {}"),
     ],
 )
-async def test_what_is_not_one_json_value_is_a_parse_error_that_shows_it(lab: Lab, printed: str, seen: str) -> None:
+async def test_output_that_is_not_one_json_value_is_a_parse_error_that_quotes_it(
+    lab: Lab, printed: str, seen: str
+) -> None:
     script = f"import sys  # it takes --json\nsys.stderr.write('hint on stderr')\nsys.stdout.write({printed})"
     toolbox = lab.toolbox(lab.skill("notes", {"scripts/odd.py": script}))
 
@@ -369,7 +371,7 @@ async def test_what_is_not_one_json_value_is_a_parse_error_that_shows_it(lab: La
     assert len(str(answer["message"])) < 800
 
 
-async def test_output_beyond_the_limit_keeps_head_and_tail_and_reports_it(lab: Lab) -> None:
+async def test_output_beyond_the_limit_keeps_head_and_tail_with_a_notice(lab: Lab) -> None:
     toolbox = lab.toolbox(
         lab.skill("notes", {"scripts/flood.py": "print('start' + 'x' * 10_000 + 'end')  # --json"}),
         limits=ScriptLimits(max_output_bytes=1000),
@@ -386,7 +388,7 @@ async def test_output_beyond_the_limit_keeps_head_and_tail_and_reports_it(lab: L
     assert "cut" in str(parsed["message"])
 
 
-async def test_bytes_that_are_not_utf_8_are_replaced_and_half_characters_too(lab: Lab) -> None:
+async def test_invalid_utf_8_and_incomplete_characters_are_replaced(lab: Lab) -> None:
     files = {
         "scripts/bytes.py": "import sys\nsys.stdout.buffer.write(b'a\\xff\\xe4b')",
         "scripts/half.py": r"""print('{"half": "\\ud800"}')""",
@@ -412,7 +414,7 @@ async def test_untrusted_skill_neither_runs_nor_shows_its_help(lab: Lab) -> None
     assert not (package.folder / "ran").exists()
 
 
-async def test_trust_ends_with_the_first_changed_byte_also_for_help_that_is_known(lab: Lab) -> None:
+async def test_trust_ends_with_the_first_changed_byte_even_for_cached_help(lab: Lab) -> None:
     package = lab.skill("notes", {"scripts/echo.py": ECHO, "scripts/helper.py": "x = 1"}, source="installed")
     trusted = replace(package, trusted_digest=digest_tree(package.folder).tree)
     toolbox = lab.toolbox(trusted)
@@ -426,7 +428,7 @@ async def test_trust_ends_with_the_first_changed_byte_also_for_help_that_is_know
     assert (await run_script(toolbox, lab.context, "echo"))["error"] == "permission_denied"
 
 
-async def test_running_a_script_leaves_the_trusted_bytes_as_they_are(lab: Lab) -> None:
+async def test_running_a_script_does_not_change_the_trusted_files(lab: Lab) -> None:
     files = {
         "scripts/main.py": "import sibling, json\nprint(json.dumps(sibling.VALUE))",
         "scripts/sibling.py": "VALUE = 7",
@@ -451,7 +453,7 @@ async def test_symbolic_links_are_not_scripts(lab: Lab) -> None:
     assert answer["message"] == "Script 'link' is a symbolic link"
 
 
-async def test_script_sees_the_variables_its_skill_names_and_no_secret(lab: Lab) -> None:
+async def test_script_gets_the_variables_named_by_its_skill_and_no_secret(lab: Lab) -> None:
     front = 'permissions:\n  env: [EXACT_NAME, "KALSHI_*", "*", "AGENT_*"]\n'
     package = lab.skill("notes", {"scripts/echo.py": ECHO}, front=front)
     environ = {
@@ -478,7 +480,7 @@ async def test_script_sees_the_variables_its_skill_names_and_no_secret(lab: Lab)
     )
 
 
-async def test_every_execution_is_told_as_an_event(lab: Lab) -> None:
+async def test_every_execution_emits_an_event(lab: Lab) -> None:
     events: list[Payload] = []
     package = lab.skill("notes", {"scripts/ok.py": "print('{}')", "scripts/bad.py": "import sys; sys.exit('oh')"})
     toolbox = lab.toolbox(package)
@@ -509,7 +511,7 @@ def test_the_three_tools_cost_fewer_than_700_tokens_of_context(lab: Lab) -> None
     assert len(json.dumps(specs)) / 4 < 700
 
 
-async def test_what_was_hashed_is_what_runs_while_the_script_is_swapped(
+async def test_the_hashed_script_runs_even_if_the_file_is_swapped(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the check of the bytes and their start there is no moment in which others can be put in place."""
@@ -546,7 +548,7 @@ async def test_what_was_hashed_is_what_runs_while_the_script_is_swapped(
     assert refused <= {"permission_denied"}
 
 
-async def test_a_damaged_copy_of_trusted_code_is_made_again(
+async def test_a_damaged_copy_of_trusted_code_is_recreated(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

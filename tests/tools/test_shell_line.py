@@ -129,7 +129,7 @@ def run_by_us(line: ShellLine) -> list[tuple[str, ...]]:
 @example("prog ''~ ''#a a''#b")
 @example("a && b || c; d | e 'f g'")
 @settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_bash_reads_what_is_accepted_word_for_word_the_same(bash: Bash, builtins: frozenset[str], text: str) -> None:
+def test_bash_splits_accepted_lines_into_the_same_words(bash: Bash, builtins: frozenset[str], text: str) -> None:
     line = parse_line(text)
     if isinstance(line, NotUnderstood):
         return
@@ -145,7 +145,7 @@ def test_bash_reads_what_is_accepted_word_for_word_the_same(bash: Bash, builtins
     st.lists(st.text(st.characters(min_codepoint=9, max_codepoint=126, exclude_characters="\r\x0b\x0c"), max_size=12))
 )
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_quoted_words_come_back_from_bash(bash: Bash, words: list[str]) -> None:
+def test_quoted_words_survive_bash(bash: Bash, words: list[str]) -> None:
     words = [word for word in words if all(letter in "\t\n" or letter >= " " for letter in word)]
     text = " ".join(["prog", *(quote_word(word) for word in words)])
 
@@ -156,7 +156,7 @@ def test_quoted_words_come_back_from_bash(bash: Bash, words: list[str]) -> None:
 
 
 @given(st.text(max_size=200))
-def test_reading_never_raises_and_gives_the_reason(text: str) -> None:
+def test_parsing_does_not_raise_and_returns_the_reason(text: str) -> None:
     line = parse_line(text)
 
     assert isinstance(line, ShellLine) or line.reason
@@ -191,7 +191,7 @@ def test_reading_never_raises_and_gives_the_reason(text: str) -> None:
         ("a" * 20_000, "more than 16384 characters"),
     ],
 )
-def test_what_is_not_understood_is_named(text: str, reason: str) -> None:
+def test_unsupported_syntax_is_named(text: str, reason: str) -> None:
     assert parse_line(text) == NotUnderstood(reason)
 
 
@@ -206,12 +206,12 @@ def test_what_is_not_understood_is_named(text: str, reason: str) -> None:
         ("echo $x", "echo $x"),
     ],
 )
-def test_a_line_has_one_spelling(text: str, canonical: str) -> None:
+def test_a_line_has_one_canonical_spelling(text: str, canonical: str) -> None:
     assert canonical_command(text) == canonical
     assert canonical_command(canonical) == canonical
 
 
-def test_a_long_hostile_line_costs_little() -> None:
+def test_a_long_hostile_line_is_parsed_fast() -> None:
     for text in ("a" * 16_000 + "(", "'a'" * 5_000 + "(", "a 'b" * 3_000, "a " * 8_000 + "$", '"' * 16_000):
         started = time.process_time()
         parse_line(text)

@@ -33,10 +33,10 @@ def refuse(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", SPECIAL)
-def test_a_mode_that_hands_on_the_rights_of_the_owner_is_refused(text: str) -> None:
+def test_setuid_and_setgid_modes_are_denied(text: str) -> None:
     assert "gives a file the rights of its owner" in refuse(text)
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_modes_are_not(text: str) -> None:
+def test_ordinary_modes_are_allowed(text: str) -> None:
     assert refuse(text) == ""

@@ -15,13 +15,13 @@ def read(text: str) -> ShellLine:
     return line
 
 
-def test_each_platform_has_its_shell() -> None:
+def test_each_platform_has_a_default_shell() -> None:
     assert choose_shell("linux", linux="/bin/bash", windows="pwsh") == PosixShell("/bin/bash")
     assert choose_shell("darwin", linux="/bin/zsh", windows="pwsh") == PosixShell("/bin/zsh")
     assert choose_shell("win32", linux="/bin/bash", windows="pwsh.exe") == PowerShell("pwsh.exe")
 
 
-def test_text_is_handed_to_the_shell_as_one_argument() -> None:
+def test_text_is_passed_to_the_shell_as_one_argument() -> None:
     text = "echo \"$HOME\" 'a b' `x`; y"
 
     program, login, *_, path, last = PosixShell().run_text(text, path="/bin:/b c")
@@ -50,7 +50,7 @@ def test_a_line_is_quoted_word_for_word_for_powershell(text: str, rendered: str)
     assert render_powershell(read(text)) == rendered
 
 
-def test_a_redirection_that_powershell_does_not_have_is_refused() -> None:
+def test_a_redirection_unsupported_by_powershell_is_rejected() -> None:
     with pytest.raises(ToolFailed, match="no redirection"):
         render_powershell(read("a >&2"))
 
@@ -74,5 +74,5 @@ def unquote_powershell(literal: str) -> str:
 @given(
     st.text(st.one_of(st.sampled_from("'\"$`\\;|&(){}@#%\u2018\u2019\u201a\u201b \n"), st.characters()), max_size=30)
 )
-def test_nothing_gets_out_of_a_powershell_literal(word: str) -> None:
+def test_no_text_escapes_from_a_powershell_literal(word: str) -> None:
     assert unquote_powershell(quote_powershell(word)) == word

@@ -17,7 +17,7 @@ def _link_git(folder: Path) -> Path:
     return program
 
 
-def test_a_git_that_was_removed_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_git_is_searched_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = _link_git(tmp_path / "first"), _link_git(tmp_path / "second")
     monkeypatch.setenv("PATH", f"{first.parent}:{second.parent}")
     workspace = tmp_path / "workspace"
@@ -32,7 +32,7 @@ def test_a_git_that_was_removed_is_looked_for_again(tmp_path: Path, monkeypatch:
         snapshots.get_git()
 
 
-def test_another_path_is_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_path_is_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = _link_git(tmp_path / "first"), _link_git(tmp_path / "second")
     workspace = tmp_path / "workspace"
     workspace.mkdir()

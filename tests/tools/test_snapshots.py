@@ -35,7 +35,7 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_workspace_that_did_not_change_costs_one_call_of_git(
+def test_an_unchanged_workspace_needs_one_git_call(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = _count_git(tmp_path / "programs", monkeypatch)
@@ -60,7 +60,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_change_gives_another_name_and_taking_it_back_the_first_one(
+def test_each_change_has_its_own_tree_id_and_reverting_restores_the_first(
     workspace: Path, tmp_path: Path, change: str
 ) -> None:
     snapshots = Snapshots(workspace, tmp_path / "kept")

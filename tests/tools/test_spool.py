@@ -18,7 +18,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_lock_is_waited_for_until_its_holder_lets_go(tmp_path: Path) -> None:
+async def test_lock_is_awaited_until_its_holder_releases_it(tmp_path: Path) -> None:
     spool = tmp_path / "1.1-1"
     assert not is_held(spool)
     descriptor = hold(spool)
@@ -41,7 +41,7 @@ async def test_lock_is_waited_for_until_its_holder_lets_go(tmp_path: Path) -> No
             await waited.wait()
 
 
-async def test_wrapper_has_the_lock_while_its_command_runs(tmp_path: Path) -> None:
+async def test_wrapper_holds_the_lock_while_its_command_runs(tmp_path: Path) -> None:
     spool, gate = tmp_path / "1.1-1", tmp_path / "gate"
     os.mkfifo(gate)
     code = f"open({str(gate)!r}).read()"

@@ -51,13 +51,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_valid_call_gives_the_tools_own_result() -> None:
+async def test_valid_call_returns_the_result_of_the_tool() -> None:
     result = await Toolbox([Search(output=["found"])]).call("search", {"query": "x"}, CONTEXT)
 
     assert result == ToolResult(ok=True, output=["found"])
 
 
-async def test_invalid_input_names_the_place_and_the_tool_does_not_run() -> None:
+async def test_invalid_input_is_located_and_the_tool_does_not_run() -> None:
     tool = Search()
 
     result = await Toolbox([tool]).call("search", {"query": "x", "where": ["a", 5]}, CONTEXT)
@@ -66,13 +66,13 @@ async def test_invalid_input_names_the_place_and_the_tool_does_not_run() -> None
     assert result.error == "Invalid input for 'search': 5 is not of type 'string' (at $.where[1])"
 
 
-async def test_invalid_output_is_an_error_the_model_reads() -> None:
+async def test_invalid_output_is_an_error_for_the_model() -> None:
     result = await Toolbox([Search(output="no list")]).call("search", {"query": "x"}, CONTEXT)
 
     assert (result.ok, result.meta["code"]) == (False, "invalid_output")
 
 
-async def test_unknown_tool_names_the_nearest() -> None:
+async def test_unknown_tool_gets_a_suggestion() -> None:
     toolbox = Toolbox([Search(), Search(info=replace(INFO, id="b", name="notes.find", aliases=("find",)))])
 
     near = await toolbox.call("serch", {}, CONTEXT)
@@ -97,7 +97,7 @@ async def test_tool_that_raises_becomes_a_result(error: Exception, message: str,
     assert (result.ok, result.error, result.meta["code"]) == (False, message, code)
 
 
-async def test_alias_works_where_it_is_unique_and_never_hides_a_name() -> None:
+async def test_alias_works_if_unique_and_does_not_hide_a_name() -> None:
     one = Search(info=replace(INFO, id="1", name="one.search", aliases=("search", "only")))
     two = Search(info=replace(INFO, id="2", name="two.search", aliases=("search",)))
 
@@ -109,7 +109,7 @@ async def test_alias_works_where_it_is_unique_and_never_hides_a_name() -> None:
     assert (named.calls, one.calls) == (1, 1)
 
 
-async def test_schema_never_makes_the_agent_fetch_an_address() -> None:
+async def test_schema_references_are_not_fetched() -> None:
     schema: Schema = {"type": "object", "properties": {"query": {"$ref": "http://127.0.0.1:9/schema.json"}}}
 
     result = await Toolbox([Search(info=replace(INFO, input_schema=schema))]).call("search", {"query": "x"}, CONTEXT)
@@ -118,7 +118,7 @@ async def test_schema_never_makes_the_agent_fetch_an_address() -> None:
     assert "http://127.0.0.1:9/schema.json" in result.error
 
 
-def test_specs_are_sorted_and_two_tools_of_one_name_or_a_wrong_schema_are_refused() -> None:
+def test_specs_are_sorted_and_duplicate_names_and_invalid_schemas_are_rejected() -> None:
     specs = Toolbox([Search(), Search(info=replace(INFO, id="a", name="a"))]).specs()
 
     assert [spec.name for spec in specs] == ["a", "search"]

@@ -65,13 +65,13 @@ async def test_inherited_methods_are_tools_and_the_config_arrives(tmp_path: Path
     assert await worker.answer(CallRequest(tool="double", arguments={})) == CallReply(success=True, result=2)
 
 
-async def test_toolset_may_choose_its_tools(tmp_path: Path) -> None:
+async def test_toolset_can_select_its_tools(tmp_path: Path) -> None:
     reply = await load(Worker(), tmp_path, "math:Chosen")
 
     assert [tool.name for tool in reply.tools] == ["one"]
 
 
-async def test_equal_names_within_a_skill_are_reported_and_the_first_counts(tmp_path: Path) -> None:
+async def test_duplicate_names_within_a_skill_are_reported_and_the_first_is_used(tmp_path: Path) -> None:
     reply = await load(Worker(), tmp_path, "math:Adding", "math:Again")
 
     assert [tool.toolset for tool in reply.tools if tool.name == "add"] == ["Adding"]
@@ -80,7 +80,7 @@ async def test_equal_names_within_a_skill_are_reported_and_the_first_counts(tmp_
     ]
 
 
-async def test_arguments_are_checked_again_where_the_types_are_known(tmp_path: Path) -> None:
+async def test_arguments_are_validated_again_against_the_type_hints(tmp_path: Path) -> None:
     worker = Worker()
     await load(worker, tmp_path, "math:Adding")
 
@@ -104,5 +104,5 @@ async def test_arguments_are_checked_again_where_the_types_are_known(tmp_path: P
         ({"success": False, "error": "code", "message": "m"}, CallReply(success=False, error="code", message="m")),
     ],
 )
-def test_every_return_value_has_one_shape(returned: Mapping[str, object], reply: CallReply) -> None:
+def test_every_return_value_has_the_same_shape(returned: Mapping[str, object], reply: CallReply) -> None:
     assert build_reply(returned) == reply

@@ -166,7 +166,7 @@ async def test_methods_become_tools_with_schemas_from_their_type_hints(load: Loa
     assert "my-hello._hidden" not in {tool.info.name for tool in reading.tools}
 
 
-async def test_async_and_plain_methods_answer_in_one_shape_and_share_state(load: Load, tmp_path: Path) -> None:
+async def test_async_and_sync_methods_return_the_same_shape_and_share_state(load: Load, tmp_path: Path) -> None:
     reading = await load(make_skill(tmp_path / "hello", FILES))
 
     first = await call(reading, "hello.greet", name="Ada")
@@ -180,7 +180,7 @@ async def test_async_and_plain_methods_answer_in_one_shape_and_share_state(load:
     assert plain.output == {"success": True, "result": 6, "message": "", "error": None}
 
 
-async def test_keyed_method_knows_the_key_of_its_call(load: Load, tmp_path: Path) -> None:
+async def test_keyed_method_gets_the_key_of_its_call(load: Load, tmp_path: Path) -> None:
     toolbox = Toolbox((await load(make_skill(tmp_path / "hello", FILES))).tools)
     context = ToolContext(workspace=tmp_path)
 
@@ -190,7 +190,7 @@ async def test_keyed_method_knows_the_key_of_its_call(load: Load, tmp_path: Path
     assert [cast("dict[str, str]", result.output)["result"] for result in (keyed, plain)] == ["key-1", ""]
 
 
-async def test_failure_inside_a_method_is_a_result_and_the_next_call_works(load: Load, tmp_path: Path) -> None:
+async def test_method_failure_is_a_result_and_the_next_call_works(load: Load, tmp_path: Path) -> None:
     reading = await load(make_skill(tmp_path / "hello", FILES))
 
     assert (await call(reading, "boom")).error == "ValueError: it broke"
@@ -204,7 +204,7 @@ async def test_failure_inside_a_method_is_a_result_and_the_next_call_works(load:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-async def test_method_that_hangs_is_killed_with_what_it_started(load: Load, tmp_path: Path) -> None:
+async def test_hanging_method_is_killed_with_its_child_processes(load: Load, tmp_path: Path) -> None:
     reading = await load(make_skill(tmp_path / "hello", FILES), limits=ToolsetLimits(call_timeout_seconds=600))
     results: list[ToolResult] = []
 
@@ -239,7 +239,7 @@ async def wait_until_marked(marker: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-async def test_cancelled_call_ends_the_process_and_the_next_call_starts_another(load: Load, tmp_path: Path) -> None:
+async def test_canceled_call_ends_the_process_and_the_next_call_starts_another(load: Load, tmp_path: Path) -> None:
     reading = await load(make_skill(tmp_path / "hello", FILES))
 
     async def hang() -> None:
@@ -254,7 +254,7 @@ async def test_cancelled_call_ends_the_process_and_the_next_call_starts_another(
     assert (await call(reading, "greet", name="Ada")).ok
 
 
-async def test_toolset_sees_no_secret_of_the_agent(load: Load, tmp_path: Path) -> None:
+async def test_toolset_gets_no_secret_of_the_agent(load: Load, tmp_path: Path) -> None:
     package = make_skill(tmp_path / "hello", FILES, FRONT + 'permissions:\n  env: ["HELLO_*"]\n')
     reading = await load(package, environ={"HELLO_KEY": "1", "ANTHROPIC_API_KEY": "2", "OTHER": "3"})
 
@@ -264,7 +264,7 @@ async def test_toolset_sees_no_secret_of_the_agent(load: Load, tmp_path: Path) -
     assert not {"ANTHROPIC_API_KEY", "OTHER"} & output["result"].keys()
 
 
-async def test_equal_module_names_of_two_skills_stay_apart_and_equal_tools_are_reported(
+async def test_equal_modules_of_two_skills_are_separate_and_duplicate_tools_are_reported(
     load: Load, tmp_path: Path
 ) -> None:
     one = make_skill(tmp_path / "one", FILES)

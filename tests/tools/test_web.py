@@ -146,12 +146,12 @@ async def resolve_badly(host: str, port: int) -> Sequence[str]:
     return BAD_NAMES[host]
 
 
-def test_there_are_more_than_sixty_spellings() -> None:
+def test_the_corpus_has_more_than_sixty_spellings() -> None:
     assert len(set(FORBIDDEN)) >= 60
 
 
 @pytest.mark.parametrize("url", FORBIDDEN, ids=lambda url: ascii(url)[:70])
-async def test_forbidden_address_is_refused_before_anything_is_connected(url: str) -> None:
+async def test_forbidden_address_is_rejected_before_connecting(url: str) -> None:
     result = await fetch(WebFetch(resolve=resolve_badly), url)
 
     assert (result.ok, result.meta["code"]) == (False, "permission_denied")
@@ -177,14 +177,14 @@ async def test_forbidden_address_is_refused_before_anything_is_connected(url: st
         ("http://a_b.example/x@y", "a_b.example", 80),
     ],
 )
-def test_public_neighbours_pass(url: str, host: str, port: int) -> None:
+def test_similar_public_addresses_are_allowed(url: str, host: str, port: int) -> None:
     parsed = parse_url(url)
 
     assert (parsed.host, parsed.port) == (host, port)
     assert parsed.address is None or get_reason(parse_address(host)) == ""
 
 
-async def test_page_comes_as_text_from_the_checked_address_under_its_own_name(server: Server) -> None:
+async def test_page_is_fetched_from_the_checked_address_with_its_own_host_name(server: Server) -> None:
     server.text("/a?b=1", "hello")
 
     result = await fetch(make_tool(server), f"http://site.example:{server.port}/a?b=1")
@@ -193,7 +193,7 @@ async def test_page_comes_as_text_from_the_checked_address_under_its_own_name(se
     assert server.hosts == [f"site.example:{server.port}"]
 
 
-async def test_name_that_changes_its_address_is_resolved_once_and_checked_again_on_redirect(server: Server) -> None:
+async def test_host_is_resolved_once_and_checked_again_on_redirect(server: Server) -> None:
     server.text("/", "hello")
     server.answers["/again"] = (302, {"Location": "/"}, b"")
     base = f"http://rebind.example:{server.port}"
@@ -213,7 +213,7 @@ async def test_name_that_changes_its_address_is_resolved_once_and_checked_again_
     ["http://127.0.0.1:1/", "http://169.254.169.254/", "//10.0.0.1/", "file:///etc/passwd", "http://[::1]/", "http://0x7f.1/",
      "http://user@site.example/", "\\\\127.0.0.1\\x", "gopher://site.example/"],
 )  # fmt: skip
-async def test_redirect_to_a_forbidden_place_is_refused(server: Server, target: str) -> None:
+async def test_redirect_to_a_forbidden_address_is_rejected(server: Server, target: str) -> None:
     server.answers["/"] = (302, {"Location": target}, b"")
 
     result = await fetch(make_tool(server), f"http://site.example:{server.port}/")
@@ -222,7 +222,7 @@ async def test_redirect_to_a_forbidden_place_is_refused(server: Server, target: 
     assert len(server.hosts) == 1
 
 
-async def test_redirects_are_followed_five_times_and_no_more(server: Server) -> None:
+async def test_at_most_five_redirects_are_followed(server: Server) -> None:
     for number in range(MAX_REDIRECTS + 1):
         server.answers[f"/{number}"] = (301, {"Location": f"/{number + 1}"}, b"")
     server.text(f"/{MAX_REDIRECTS + 1}", "end")
@@ -232,7 +232,7 @@ async def test_redirects_are_followed_five_times_and_no_more(server: Server) -> 
     assert "More than 5 redirects" in (await fetch(make_tool(server), f"{base}/0")).error
 
 
-async def test_sizes_are_capped_after_unpacking(server: Server) -> None:
+async def test_sizes_are_limited_after_decompression(server: Server) -> None:
     packed = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
     server.answers["/small"] = (200, packed, gzip.compress(b"hello"))
     server.answers["/bomb"] = (200, packed, gzip.compress(b"x" * 50_000_000))
@@ -250,7 +250,7 @@ async def test_sizes_are_capped_after_unpacking(server: Server) -> None:
     assert "is damaged" in (await fetch(make_tool(server), f"{base}/broken")).error
 
 
-async def test_errors_and_what_is_no_text_are_reported(server: Server) -> None:
+async def test_errors_and_binary_content_are_reported(server: Server) -> None:
     server.text("/image", "x", "image/png")
     server.answers["/bare"] = (200, {}, b"a\0b")
     base = f"http://site.example:{server.port}"
@@ -261,7 +261,7 @@ async def test_errors_and_what_is_no_text_are_reported(server: Server) -> None:
     assert "was not found" in (await fetch(make_tool(server), "http://unknown.example/")).error
 
 
-async def test_domain_lists_hold_on_every_hop(server: Server) -> None:
+async def test_domain_lists_apply_to_every_redirect(server: Server) -> None:
     names = {"a_example": ["127.0.0.1"], "sub_a_example": ["127.0.0.1"], "b_example": ["127.0.0.1"]}
     server.text("/", "hello")
     server.answers["/away"] = (302, {"Location": f"http://b.example:{server.port}/"}, b"")
@@ -275,7 +275,7 @@ async def test_domain_lists_hold_on_every_hop(server: Server) -> None:
     assert "is denied" in (await fetch(no_b, f"http://a.example:{server.port}/away")).error
 
 
-async def test_slow_server_is_given_up(server: Server) -> None:
+async def test_slow_server_times_out(server: Server) -> None:
     server.answers["/"] = (200, {"Content-Type": "text/plain", "Content-Length": "100"}, b"short")
     tool = WebFetch(
         WebAccess(open_addresses={("127.0.0.1", server.port)}),
@@ -310,7 +310,7 @@ def serve_securely(server: Server, certificate: Path) -> None:
     server.text("/", "hello")
 
 
-async def test_certificates_that_the_environment_names_are_trusted_and_no_others(
+async def test_only_certificates_from_the_environment_are_trusted(
     server: Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve_securely(server, certificate)
@@ -324,7 +324,7 @@ async def test_certificates_that_the_environment_names_are_trusted_and_no_others
     assert not (await fetch(tool, f"https://site.example:{server.port}/")).ok
 
 
-async def test_certificate_is_checked_against_the_name_though_an_address_is_connected(
+async def test_certificate_is_checked_against_the_host_name_of_a_pinned_address(
     server: Server, certificate: Path
 ) -> None:
     serve_securely(server, certificate)
@@ -350,7 +350,7 @@ def test_page_becomes_text_with_title_headings_links_lists_and_code() -> None:
     )
 
 
-def test_a_flood_of_angle_brackets_is_one_piece_of_text() -> None:
+def test_many_angle_brackets_are_one_text_node() -> None:
     flood = "a < b <3 <" + "<" * 200_000
 
     assert [piece.text for piece in split_html(flood)] == [flood]

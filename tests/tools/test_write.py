@@ -51,7 +51,7 @@ def make_context(folder: Path) -> ToolContext:
     return ToolContext(workspace=folder, idempotency_key="k", spool=spool / "s1-1")
 
 
-async def test_file_is_created_with_its_folders_and_replaced_with_its_mode_kept(tmp_path: Path) -> None:
+async def test_file_is_created_with_its_folders_and_keeps_its_mode_when_replaced(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
     assert await bench.output(Write(bench.scope), path="a/b/c.sh", content="one\n") == "Created 'a/b/c.sh', 4 bytes"
@@ -63,7 +63,7 @@ async def test_file_is_created_with_its_folders_and_replaced_with_its_mode_kept(
     assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["c.sh"]
 
 
-async def test_a_second_name_of_a_file_outside_is_not_written_through(tmp_path: Path) -> None:
+async def test_a_hard_link_to_an_outside_file_is_not_written_through(tmp_path: Path) -> None:
     folder = tmp_path / "workspace"
     folder.mkdir()
     (tmp_path / "outside.txt").write_text("theirs")
@@ -78,7 +78,7 @@ async def test_a_second_name_of_a_file_outside_is_not_written_through(tmp_path: 
     assert (folder / "a.txt").read_text() == "mine"
 
 
-async def test_approved_change_is_refused_when_the_file_is_another_one_now(tmp_path: Path) -> None:
+async def test_approved_change_is_rejected_if_the_file_changed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     preview = preview_write(bench.scope, "a.txt", "one\nzwei\n")
@@ -95,7 +95,7 @@ async def test_approved_change_is_refused_when_the_file_is_another_one_now(tmp_p
     assert preview.base == hashlib.sha256(b"one\ntwo\n").hexdigest()
 
 
-async def test_preview_of_a_new_or_large_file_is_bounded_and_changes_nothing(tmp_path: Path) -> None:
+async def test_preview_of_a_new_or_large_file_is_limited_and_changes_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
     new = preview_write(bench.scope, "x/new.txt", "hello")
@@ -109,9 +109,7 @@ async def test_preview_of_a_new_or_large_file_is_bounded_and_changes_nothing(tmp
 
 
 @pytest.mark.parametrize(("found", "expected"), [("old", None), ("new", True), ("other", None)])
-async def test_after_a_crash_the_file_itself_says_what_happened(
-    tmp_path: Path, found: str, expected: bool | None
-) -> None:
+async def test_file_content_shows_the_outcome_after_a_crash(tmp_path: Path, found: str, expected: bool | None) -> None:
     folder = tmp_path / "workspace"
     folder.mkdir()
     bench, context = Bench(folder), make_context(folder)
@@ -133,7 +131,7 @@ KILLS = [("os.mkdir", 1, False)] + [
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=str)
-async def test_killed_writer_leaves_the_old_file_whole_and_is_run_again(
+async def test_killed_writer_leaves_the_old_file_intact_and_is_repeated(
     tmp_path: Path, kill: tuple[str, int, bool]
 ) -> None:
     call, count, had_file = kill
@@ -178,7 +176,7 @@ anyio.run(Write(Scope([workspace])).execute, {"path": "a.txt", "content": "new"}
 """
 
 
-def test_file_that_only_its_owner_may_read_is_never_there_for_others_while_it_is_replaced(tmp_path: Path) -> None:
+def test_private_file_stays_private_while_it_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old")
     (tmp_path / "a.txt").chmod(0o600)
 

@@ -60,7 +60,7 @@ NOT_VALIDATION = {
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_problem_is_reported_with_exact_file_line_and_sentence(
+def test_problem_is_reported_with_exact_file_line_and_message(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, work = tmp_path / "home", tmp_path / "work"

@@ -27,7 +27,7 @@ def build(tool: str, preview: str = "", **arguments: JsonValue) -> ApprovalCard:
         (build("Pen", text="t"), "Call the tool Pen"),
     ],
 )
-def test_what_will_happen_is_said_in_plain_words(card: ApprovalCard, said: str) -> None:
+def test_a_card_describes_the_effect_in_plain_language(card: ApprovalCard, said: str) -> None:
     assert describe_call(card) == said
     assert render_card(card, width=80)[0].plain == f"? {said}"
 
@@ -63,7 +63,7 @@ def test_a_card_mentions_the_profile_only_on_request() -> None:
     assert "guarded" in "\n".join(line.plain for line in render_background(card))
 
 
-def test_hostile_arguments_stay_in_their_lines_and_are_bounded() -> None:
+def test_hostile_arguments_stay_in_their_lines_and_are_truncated() -> None:
     text = "\x1b[2J\u202e evil \x07\n" * 100 + "x" * 1_000_000
     card = build("Bash\x1b[31m", command=text, other=text)
 

@@ -60,7 +60,7 @@ def test_run_with_one_step_is_text_step_answer_and_usage() -> None:
     ]
 
 
-def test_view_of_the_log_is_the_view_that_was_live() -> None:
+def test_view_of_the_log_equals_the_live_view() -> None:
     lines = [render_record(each) for each in records(run_with_a_step())]
 
     again = fold_all(parse_record(line) for line in lines)
@@ -69,20 +69,20 @@ def test_view_of_the_log_is_the_view_that_was_live() -> None:
 
 
 @pytest.mark.parametrize("payload_type", payload_types().values(), ids=payload_types().keys())
-def test_every_event_type_is_folded_or_noted_or_worded(payload_type: type[Payload]) -> None:
+def test_every_event_type_is_folded_noted_or_rendered(payload_type: type[Payload]) -> None:
     places = [payload_type in folding.FOLDS, payload_type in NOTES, payload_type.event_type in WORDINGS]
 
     assert any(places)
     assert not (payload_type in UNSEEN and any(places[:2]))
 
 
-def test_event_without_a_note_of_its_own_is_noted_as_the_event_lines_word_it() -> None:
+def test_event_without_its_own_note_uses_the_text_of_event_lines() -> None:
     view = fold_all(records([Handoff(from_skill="a", to_skill="b", rationale="r"), _Newer(message="m")]))
 
     assert [note.level for note in view.items if isinstance(note, NoteView)] == ["detail"]
 
 
-def test_call_that_is_asked_about_is_one_step_from_question_to_end() -> None:
+def test_call_with_an_approval_is_one_step() -> None:
     asked = ApprovalRequested(
         approval_id="a1", step_id="1.1", tool="Write", arguments_hash="h", arguments={"path": "x"}, rule="ask"
     )
@@ -100,7 +100,7 @@ def test_call_that_is_asked_about_is_one_step_from_question_to_end() -> None:
     assert view.waiting is None
 
 
-def test_question_of_an_older_log_without_step_id_becomes_the_step_that_followed() -> None:
+def test_question_in_an_older_log_without_step_id_belongs_to_the_next_step() -> None:
     payloads = [
         ApprovalRequested(approval_id="a1", tool="Write", arguments_hash="h", arguments={"path": "x"}),
         ApprovalDecided(approval_id="a1", decision="approved"),
@@ -112,7 +112,7 @@ def test_question_of_an_older_log_without_step_id_becomes_the_step_that_followed
     assert [(step.step_id, step.state) for step in view.steps] == [("1.1", "running")]
 
 
-def test_denied_call_says_who_denied_it_and_why() -> None:
+def test_denied_call_shows_who_denied_it_and_why() -> None:
     payloads = [
         ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h"),
         ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
@@ -123,7 +123,7 @@ def test_denied_call_says_who_denied_it_and_why() -> None:
     assert [(step.state, step.error) for step in view.steps] == [("denied", "denied by ada: not now")]
 
 
-def test_call_that_a_user_denied_is_one_step_though_the_run_refuses_it_too() -> None:
+def test_call_denied_by_a_user_is_one_step_despite_the_refusal_event() -> None:
     asked = ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h")
     view = fold_all(
         records([
@@ -138,7 +138,7 @@ def test_call_that_a_user_denied_is_one_step_though_the_run_refuses_it_too() -> 
     assert (step.state, step.error) == ("denied", "denied by ada: not now")
 
 
-def test_child_run_is_below_the_run_that_started_it_and_its_usage_counts() -> None:
+def test_child_run_is_below_its_parent_and_its_usage_is_included() -> None:
     parent = [
         RunStarted(task="t"),
         ChildRunStarted(step_id="1.1", child_run_id="c1", agent="writer", task="draft"),
@@ -161,7 +161,7 @@ def test_child_run_is_below_the_run_that_started_it_and_its_usage_counts() -> No
     assert view.steps[0].child_run_id == "c1"
 
 
-def test_call_without_a_price_makes_the_cost_unknown_and_not_free() -> None:
+def test_call_without_a_price_makes_the_cost_unknown() -> None:
     unknown = replace(PAID, cost_usd=None)
 
     view = fold_all(records([LlmResponseReceived(turn=1, meta=unknown, stop_reason="end")]))
@@ -169,7 +169,7 @@ def test_call_without_a_price_makes_the_cost_unknown_and_not_free() -> None:
     assert view.usage.known_cost_usd is None
 
 
-def test_retry_is_the_same_call_and_names_the_wait() -> None:
+def test_retry_belongs_to_the_same_call_and_shows_the_delay() -> None:
     payloads = [
         LlmRequestSent(turn=1, meta=META),
         LlmRetryScheduled(turn=1, meta=META, reason="rate_limited", delay_seconds=4),
@@ -183,7 +183,7 @@ def test_retry_is_the_same_call_and_names_the_wait() -> None:
     assert [(call.state, call.attempt) for call in view.calls] == [("running", 2)]
 
 
-def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_start() -> None:
+def test_received_text_is_kept_in_full_if_the_log_only_has_its_start() -> None:
     view = fold_all(records([LlmRequestSent(turn=1, meta=META)]))
     view = add_text(view, "First line.\n\nSecond line.")
 
@@ -194,7 +194,7 @@ def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_start() -> None
     assert view.draft == ""
 
 
-def test_interrupted_reply_keeps_what_had_arrived() -> None:
+def test_interrupted_reply_keeps_the_received_text() -> None:
     failed = LlmRequestFailed(turn=1, meta=META, reason="interrupted", message="m", partial_text="Once upon")
 
     view = fold_all(records([LlmRequestSent(turn=1, meta=META), failed]))
@@ -202,7 +202,7 @@ def test_interrupted_reply_keeps_what_had_arrived() -> None:
     assert [item.text for item in view.items if isinstance(item, TextView)] == ["Once upon"]
 
 
-def test_failed_and_paused_runs_say_why() -> None:
+def test_failed_and_paused_runs_show_the_reason() -> None:
     failed = fold_all(records([RunFailed(reason="prompt_too_large", message="Too large", turns=3)]))
     paused = fold_all(records([RunPaused(kind="signal", reason="Stopped", resume_with="agent resume r1")]))
 
@@ -211,13 +211,13 @@ def test_failed_and_paused_runs_say_why() -> None:
     assert (paused.status, paused.waiting.resume_with) == ("paused", "agent resume r1")
 
 
-def test_skill_that_takes_charge_is_a_heading() -> None:
+def test_activated_skill_is_a_heading() -> None:
     view = fold_all(records([SkillInvocationStarted(skill_name="notes", rationale="tidy\nup")]))
 
     assert view.items == (NoteView(turn=0, level="heading", text="notes tidy up"),)
 
 
-def test_exact_result_takes_the_place_of_its_summary() -> None:
+def test_exact_result_replaces_its_summary() -> None:
     view = fold_all(records([RunFinished(result_summary="x" * 400)]))
     assert view.answer_is_cut
 
@@ -226,7 +226,7 @@ def test_exact_result_takes_the_place_of_its_summary() -> None:
     assert (len(view.answer), view.answer_is_cut) == (1000, False)
 
 
-def test_resumed_run_whose_start_was_not_seen_has_the_totals_of_its_end() -> None:
+def test_resumed_run_without_a_seen_start_uses_its_final_totals() -> None:
     view = fold_all(records([RunFinished(turns=7, input_tokens=900, output_tokens=90, cost_usd=0.5)]))
 
     assert (view.turn, view.usage.input_tokens, view.usage.cost_usd) == (7, 900, 0.5)

@@ -49,19 +49,19 @@ def test_step_is_one_line_with_mark_tool_arguments_and_time() -> None:
         ("in_doubt", "? Bash x   in doubt   1.0 s"),
     ],
 )
-def test_step_that_did_not_succeed_says_how_it_stands(state: StepState, line: str) -> None:
+def test_step_that_did_not_succeed_shows_its_status(state: StepState, line: str) -> None:
     step = StepView(step_id="1", tool="Bash", line="x", state=state, duration_ms=1000, exit_code=3)
 
     assert render_step(step, width=80).plain == line
 
 
-def test_step_that_never_ran_gives_the_reason() -> None:
+def test_skipped_step_shows_the_reason() -> None:
     step = StepView(step_id="1", tool="use_skill", line="x", state="failed", error="'skill' is a required property")
 
     assert [line.plain.strip() for line in render_output(step, width=80)] == ["'skill' is a required property"]
 
 
-def test_running_step_turns_and_says_how_long() -> None:
+def test_running_step_has_a_spinner_and_its_duration() -> None:
     step = StepView(step_id="1", tool="Bash", line="sleep 9", started_at=START)
 
     frames = {render_step(step, width=80, now=START + timedelta(seconds=3), frame=n).plain for n in range(3)}
@@ -96,7 +96,7 @@ def test_output_is_folded_with_a_count() -> None:
     assert len(render_output(step, width=80, most=None)) == 9
 
 
-def test_failed_step_shows_the_end_of_what_it_said_without_its_exit_code_twice() -> None:
+def test_failed_step_shows_the_end_of_its_output_and_the_exit_code_once() -> None:
     said = "[stderr]\n" + "\n".join(f"line {n}" for n in range(9)) + "\n[exit code 3]"
     step = StepView(step_id="1", tool="Bash", state="failed", exit_code=3, output=said, output_lines=11)
 
@@ -115,7 +115,7 @@ def test_closing_line_has_turns_tokens_cost_time_and_run() -> None:
     assert line == "completed · 3 turns · 12.3k in (9.1k cached) · 410 out · $0.021 · 14 s · run r1"
 
 
-def test_numbers_read_as_people_write_them() -> None:
+def test_numbers_are_formatted_for_people() -> None:
     assert [format_tokens(n) for n in (0, 999, 1000, 12_345, 999_949, 1_200_000)] == [
         "0", "999", "1.0k", "12.3k", "999.9k", "1.2M",
     ]  # fmt: skip
@@ -137,7 +137,7 @@ def test_numbers_read_as_people_write_them() -> None:
         ("other", None, ""),
     ],
 )
-def test_arguments_are_one_line_that_starts_with_what_matters(tool: str, arguments: object, line: str) -> None:
+def test_arguments_are_one_line_that_starts_with_the_main_one(tool: str, arguments: object, line: str) -> None:
     assert build_line(tool, arguments) == line  # pyright: ignore[reportArgumentType]
 
 
@@ -149,7 +149,7 @@ def test_edit_is_a_diff_with_line_numbers() -> None:
     assert lines == ["a.py", "    1  x = 1", "    2 -y = 2", "    2 +y = 3"]
 
 
-def test_body_that_the_log_summarised_has_no_diff() -> None:
+def test_body_summarized_in_the_log_has_no_diff() -> None:
     body = "x… [5000 characters, 5000 bytes, sha256 " + "0" * 64 + "]"
 
     assert build_step_diff(StepView(step_id="1", tool="Write", arguments={"path": "p", "content": body})) == ""
@@ -170,7 +170,7 @@ def test_markdown_has_headings_lists_tables_code_and_addresses() -> None:
     assert "  x = 1" in lines
 
 
-def test_markdown_hides_nothing_and_links_nowhere() -> None:
+def test_markdown_hides_no_text_and_has_no_links() -> None:
     text = "a <!-- hidden --> <b>x</b>\n\n<script>y</script>\n\n![alt](http://t.example/p.png)\n"
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
 
@@ -203,14 +203,14 @@ def test_markdown_hides_nothing_and_links_nowhere() -> None:
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_hostile_markdown_stays_in_its_box_and_is_quick(text: str) -> None:
+def test_hostile_markdown_stays_in_its_box_and_renders_fast(text: str) -> None:
     lines = shown(render_markdown(text), width=60)
 
     assert max(map(cell_len, lines), default=0) <= 60
     assert all(sanitize(line) == line for line in lines)
 
 
-def test_closing_line_says_less_where_the_screen_is_narrow_and_never_breaks() -> None:
+def test_closing_line_is_shorter_on_a_narrow_screen_and_does_not_wrap() -> None:
     usage = Usage(input_tokens=12_345, cached_tokens=9_100, output_tokens=410, cost_usd=0.021)
     view = RunView(run_id="20260102-030405-0a1b2c3d4e5f", status="completed", turn=13, usage=usage, duration_ms=14_000)
 
@@ -248,7 +248,7 @@ def test_inline_code_has_no_background() -> None:
     assert "\x1b[36mrun\x1b[0m" in captured.get()
 
 
-def test_block_of_an_agent_names_the_files_it_changed_and_why_it_failed() -> None:
+def test_block_of_an_agent_shows_changed_files_and_the_failure() -> None:
     step = StepView(
         step_id="1", tool="Write", line="a.md", state="succeeded", diff="--- a.md\n+++ a.md\n@@ -0,0 +1 @@\n+x"
     )

@@ -29,14 +29,14 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("text", PAYLOADS)
-def test_markdown_writes_only_allowed_elements_and_no_active_address(text: str) -> None:
+def test_markdown_produces_only_allowed_elements_and_no_active_urls(text: str) -> None:
     for tag, attributes in Elements(render_markdown_html(text)).found:
         assert tag in ALLOWED
         assert set(attributes) <= {"href", "rel", "target", "class"}
         assert re.match(r"https?:|mailto:", attributes.get("href") or "https:")
 
 
-def test_a_link_says_where_it_leads_and_an_image_is_not_fetched() -> None:
+def test_a_link_shows_its_target_and_an_image_is_not_fetched() -> None:
     page = render_markdown_html("[your bank](https://evil.invalid/x) ![p](https://evil.invalid/p.png)")
 
     assert "[evil.invalid]" in page
@@ -44,7 +44,7 @@ def test_a_link_says_where_it_leads_and_an_image_is_not_fetched() -> None:
     assert "<img" not in page
 
 
-def test_markdown_of_models_keeps_its_form() -> None:
+def test_markdown_of_models_keeps_its_structure() -> None:
     page = render_markdown_html(
         "# Report\n\n- **one**\n- `two`\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx < 1\n```"
     )
@@ -103,7 +103,7 @@ def test_no_text_of_a_run_becomes_markup_of_its_page(text: str) -> None:
         assert not [name for name in attributes if name.startswith(("on", "hx-"))]
 
 
-def test_a_shared_page_fetches_nothing_and_lets_nothing_run() -> None:
+def test_a_shared_page_fetches_nothing_and_runs_nothing() -> None:
     view = replace(build_hostile("a task"), answer="**done**", status="completed", message="")
 
     page = render_share(view)

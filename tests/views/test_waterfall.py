@@ -39,7 +39,7 @@ def run(**changes: object) -> RunView:
     return replace(view, **changes)
 
 
-def test_rows_stand_by_turn_the_call_before_the_steps_it_led_to() -> None:
+def test_rows_are_ordered_by_turn_with_the_call_before_its_steps() -> None:
     items = (TextView(turn=1, text="I look"), step("s1", 1, 2), step("s2", 2, 6))
 
     fall = build_waterfall(run(calls=(call(1, 0, 2), call(2, 4, 2)), items=items))
@@ -48,7 +48,7 @@ def test_rows_stand_by_turn_the_call_before_the_steps_it_led_to() -> None:
     assert [turn.number for turn in fall.turns] == [1, 2]
 
 
-def test_a_wait_of_three_hours_takes_a_sliver_and_says_how_long_it_was() -> None:
+def test_a_wait_of_three_hours_is_compressed_and_labeled() -> None:
     end = BEGAN + timedelta(hours=3, seconds=10)
     view = run(calls=(call(1, 0, 4), call(2, 10_804, 4)), items=(step("s1", 1, 4),), updated_at=end)
 
@@ -70,7 +70,7 @@ def test_time_in_the_queue_is_a_compressed_segment_before_the_first_call() -> No
     assert fall.turns[0].rows[0].width > 90
 
 
-def test_bars_stay_within_the_width_whatever_the_times_say() -> None:
+def test_bars_stay_within_the_width_for_any_times() -> None:
     late = call(2, 9_999, 5)
     before = replace(call(1, 0, 1), started_at=BEGAN - timedelta(hours=1))
 

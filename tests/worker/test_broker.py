@@ -30,7 +30,7 @@ def build_load(folder: Path, server: RedisServer, **changes: object) -> Load:
     return load.model_copy(update=changes)
 
 
-async def test_a_task_takes_its_turns_and_the_next_continues(
+async def test_a_task_runs_limited_turns_and_the_next_one_continues(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server)
@@ -45,7 +45,7 @@ async def test_a_task_takes_its_turns_and_the_next_continues(
         assert len(drivers) >= 3  # seven turns, three at a time
 
 
-async def test_messages_that_are_lost_are_made_good(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
+async def test_lost_messages_are_recovered(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
     load = build_load(tmp_path, redis_server)
     async with open_runtime(build_host(load)) as runtime:
         for _ in range(3):
@@ -57,7 +57,9 @@ async def test_messages_that_are_lost_are_made_good(tmp_path: Path, crew: Crew, 
         assert [row.status for row in rows] == ["completed"] * 3
 
 
-async def test_a_message_that_comes_ten_times_is_one_run(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
+async def test_a_message_delivered_ten_times_starts_one_run(
+    tmp_path: Path, crew: Crew, redis_server: RedisServer
+) -> None:
     load = build_load(tmp_path, redis_server)
     async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
@@ -91,7 +93,7 @@ async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Cre
         assert "2 processes in a row died" in await read_pause(runtime, rows[0].run_id)
 
 
-async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
+async def test_a_run_over_its_time_limit_ends_as_timeout(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
     options = QUICK.model_copy(update={"timeout_seconds": 1.0})
     load = build_load(tmp_path, redis_server, reply_seconds=30.0, worker=options)
     async with open_runtime(build_host(load)) as runtime:
@@ -104,7 +106,7 @@ async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: C
 
 
 @pytest.mark.parametrize("hang", ["model", "shielded", "blocking", "deaf"])
-async def test_a_step_that_does_not_mind_its_time_ends_as_timeout_with_all_its_processes(
+async def test_a_step_that_ignores_its_timeout_is_killed_with_all_its_processes(
     *, tmp_path: Path, crew: Crew, redis_server: RedisServer, hang: str
 ) -> None:
     """The run's own limit cannot reach it: an exception does, some seconds later, or the end of its process."""
@@ -130,7 +132,7 @@ def find_left(load: Load) -> list[str]:
     return [pid for pid in pids if Path("/proc", pid).exists()]
 
 
-async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
+async def test_a_stopped_worker_releases_its_runs_and_leaves_no_processes(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server, reply_seconds=0.3)
@@ -151,7 +153,7 @@ async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
         assert set(count_sent(load).values()) == {1}
 
 
-async def test_when_the_first_process_is_killed_the_others_go_too(
+async def test_other_processes_end_if_the_first_one_is_killed(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server, reply_seconds=0.3)
@@ -166,7 +168,7 @@ async def test_when_the_first_process_is_killed_the_others_go_too(
         assert crew.count_left() == 0
 
 
-async def test_a_broker_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+async def test_an_unreachable_broker_is_named_without_its_password(tmp_path: Path) -> None:
     password = "hunter" + "22-broker"
     environ = {"CELERY_BROKER_URL": f"redis://:{password}@127.0.0.1:1/0"}
     broker = find_broker(WorkerOptions(), environ)
@@ -180,7 +182,7 @@ async def test_a_broker_that_does_not_answer_is_named_without_its_password(tmp_p
     broker.close()
 
 
-async def test_addresses_of_brokers_that_lose_messages_are_refused() -> None:
+async def test_urls_of_unreliable_brokers_are_rejected() -> None:
     for url in ("sqla+postgresql://host/db", "filesystem://", "nonsense"):
         with pytest.raises(UsageError):
             find_address(WorkerOptions(), {"CELERY_BROKER_URL": url})

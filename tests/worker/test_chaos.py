@@ -116,7 +116,7 @@ async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int
 @pytest.mark.timeout(SIZE.longest_seconds + 600)
 @pytest.mark.anyio
 @pytest.mark.parametrize("folders", ["shared", "apart"])
-async def test_runs_complete_though_workers_database_and_broker_are_killed(
+async def test_runs_complete_despite_kills_of_workers_database_and_broker(
     tmp_path: Path, crew: Crew, redis_server: RedisServer, folders: str
 ) -> None:
     binaries = find_binaries()

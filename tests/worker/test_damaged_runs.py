@@ -88,7 +88,7 @@ class Contended(StoreWrapper):
         await self.claim_run(queue=OPTIONS.queue, owner="another slot", seconds=5)
 
 
-async def test_damage_is_left_to_the_worker_that_claimed_the_run_next(tmp_path: Path) -> None:
+async def test_damage_is_handled_by_the_next_worker_that_claims_the_run(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
     async with open_runtime(build_host(load)) as runtime:
         [run_id] = await leave_runs(runtime, load, 1)
@@ -118,7 +118,7 @@ class Unreadable(StoreWrapper):
         await super().append(lease, first_seq, entries, durable=durable)
 
 
-async def test_a_run_that_no_worker_can_open_is_paused_after_its_tries(tmp_path: Path) -> None:
+async def test_a_run_that_no_worker_can_open_is_paused_after_its_attempts(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
     async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)

@@ -58,7 +58,7 @@ async def check_done(runtime: Runtime, load: Load, parent: str) -> None:
     assert not (load.effects / "together").exists()
 
 
-async def test_a_run_that_hands_work_on_completes_with_it(load: Load, crew: Crew) -> None:
+async def test_a_run_that_delegates_completes_with_its_child(load: Load, crew: Crew) -> None:
     async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         crew.start(load)
@@ -66,7 +66,7 @@ async def test_a_run_that_hands_work_on_completes_with_it(load: Load, crew: Crew
         await check_done(runtime, load, run_id)
 
 
-async def test_a_worker_killed_in_the_middle_of_what_was_handed_on_is_replaced(load: Load, crew: Crew) -> None:
+async def test_a_worker_killed_during_a_delegation_is_replaced(load: Load, crew: Crew) -> None:
     load = load.model_copy(update={"reply_seconds": 0.4})
     async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
@@ -79,7 +79,7 @@ async def test_a_worker_killed_in_the_middle_of_what_was_handed_on_is_replaced(l
         await check_done(runtime, load, run_id)
 
 
-async def test_a_worker_told_to_go_in_the_middle_of_it_hands_both_back(load: Load, crew: Crew) -> None:
+async def test_a_worker_stopped_during_a_delegation_releases_both_runs(load: Load, crew: Crew) -> None:
     load = load.model_copy(update={"reply_seconds": 0.4})
     async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)

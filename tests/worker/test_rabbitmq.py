@@ -31,7 +31,7 @@ def build_load(folder: Path, server: RabbitServer, **changes: object) -> Load:
     return Load(folder=str(folder), steps=6, reply_seconds=0.01, broker_url=server.url, worker=options)
 
 
-async def test_runs_that_are_left_to_rabbitmq_complete_by_messages_alone(
+async def test_runs_queued_in_rabbitmq_complete_by_messages_alone(
     tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
 ) -> None:
     load = build_load(tmp_path, rabbit_server)
@@ -48,7 +48,7 @@ async def test_runs_that_are_left_to_rabbitmq_complete_by_messages_alone(
         assert not (load.effects / "together").exists()
 
 
-async def test_messages_of_a_worker_that_was_killed_come_back_and_its_runs_complete(
+async def test_messages_of_a_killed_worker_are_redelivered_and_its_runs_complete(
     tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
 ) -> None:
     load = build_load(tmp_path, rabbit_server).model_copy(update={"reply_seconds": 0.3})
@@ -83,7 +83,7 @@ async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Cre
         broker.close()
 
 
-async def test_a_node_that_is_killed_and_comes_back_loses_no_run(
+async def test_a_killed_and_restarted_node_loses_no_run(
     tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
 ) -> None:
     load = build_load(tmp_path, rabbit_server, sweep_seconds=1).model_copy(update={"reply_seconds": 0.3})
@@ -99,7 +99,7 @@ async def test_a_node_that_is_killed_and_comes_back_loses_no_run(
         assert set(count_sent(load).values()) == {1}
 
 
-async def test_a_run_longer_than_the_patience_of_rabbitmq_ends_once_and_the_worker_stays(
+async def test_a_run_longer_than_the_rabbitmq_ack_timeout_ends_once_and_the_worker_stays(
     tmp_path: Path, crew: Crew
 ) -> None:
     """A message that is not acknowledged in time costs its channel; by default after half an hour."""
@@ -125,7 +125,7 @@ async def test_a_run_longer_than_the_patience_of_rabbitmq_ends_once_and_the_work
             assert crew.count_left() == 0
 
 
-async def test_a_wrong_password_is_told_without_the_password(rabbit_server: RabbitServer) -> None:
+async def test_a_wrong_password_is_reported_without_showing_it(rabbit_server: RabbitServer) -> None:
     password = "hunter" + "22-rabbit"
     url = f"amqp://guest:{password}@127.0.0.1:{rabbit_server.port}//"
     broker = find_broker(WorkerOptions(), {"CELERY_BROKER_URL": url})

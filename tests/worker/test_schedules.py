@@ -56,13 +56,13 @@ async def wait_until_started(runtime: Runtime, due_at: datetime) -> None:
         await runtime.store.release_lease(lease)
 
 
-async def test_two_processes_that_are_killed_around_due_times_and_a_jumping_clock_fire_each_once(
+async def test_due_times_are_fired_once_despite_kills_and_a_jumping_clock(
     tmp_path: Path,
 ) -> None:
     await check_due_times(tmp_path, ROUNDS)
 
 
-async def test_due_times_are_fired_once_each_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+async def test_due_times_are_fired_once_each_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     (tmp_path / "database").write_text(postgres_url, encoding="utf-8")
 
     await check_due_times(tmp_path, max(3, ROUNDS // 2))

@@ -58,7 +58,7 @@ async def test_a_cancellation_reaches_the_worker_of_another_machine(
         assert [(row.status, row.reason, row.driver) for row in rows] == [("canceled", "canceled", "")]
 
 
-async def test_a_run_whose_end_was_wanted_is_ended_by_any_process_that_takes_it_next(
+async def test_a_canceled_run_is_ended_by_the_next_process_that_claims_it(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=600)
@@ -85,9 +85,7 @@ def find_told(lines: Iterable[str]) -> list[tuple[int, str]]:
     return [(record.entry, record.event_type) for record in records if record.entry]
 
 
-async def test_a_run_of_another_machine_can_be_watched_while_it_continues(
-    tmp_path: Path, crew: Crew, postgres_url: str
-) -> None:
+async def test_a_run_on_another_machine_can_be_watched(tmp_path: Path, crew: Crew, postgres_url: str) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=3.0)
     async with open_runtime(build_host(here)) as runtime:
         (run_id,) = await leave_runs(runtime, here, 1)
