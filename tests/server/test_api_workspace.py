@@ -48,6 +48,16 @@ def test_a_task_shows_the_schema_of_its_inputs_and_runs_with_them(workspace: Wor
     assert unknown["code"] == "task_unknown"
 
 
+def test_a_task_shows_the_schema_of_its_output(workspace: Workspace) -> None:
+    workspace.write(".agent/tasks/count/TASK.md", "---\nname: Count\noutput_schema: {type: integer}\n---\n\nCount.\n")
+    with serving(workspace.folder) as server:
+        (listed,) = server.get("/api/v1/tasks")["items"]
+        shown = server.get("/api/v1/tasks/count")
+
+    assert listed["steps"] == shown["steps"]
+    assert shown["steps"][0]["output_schema"] == {"type": "integer"}
+
+
 def test_agents_and_skills_are_listed(workspace: Workspace) -> None:
     workspace.write(".agent/agents/careful/AGENT.md", AGENT)
     with serving(workspace.folder) as server:

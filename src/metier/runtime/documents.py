@@ -9,7 +9,7 @@ from msgspec import convert
 from pydantic import JsonValue
 
 from metier.definitions.task import TaskDefinition, render_criterion
-from metier.engine.delegation import read_inputs
+from metier.engine.delegation import read_inputs, read_output_schema
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.execution.approval_requests import CallSnapshot, render_call
 from metier.runtime.questions.approval_questions import ApprovalQuestion
@@ -110,7 +110,7 @@ def task_as_json(task: TaskDefinition) -> dict[str, Any]:
                 "tools": None if step.tools is None else list(step.tools),
                 "skills": None if step.skills is None else list(step.skills),
                 "tasks": None if step.tasks is None else list(step.tasks),
-                "output_schema": step.output_schema,
+                "output_schema": read_output_schema(step),
                 "acceptance": [render_criterion(criterion) for criterion in step.acceptance],
             }
             for step in task.steps
