@@ -10,10 +10,12 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import httpx2
+from documented_responses import check_response
 
 from agent_command import AGENT
 from metier.server.processes import build_uvicorn_config, uvicorn
@@ -32,12 +34,14 @@ class RunningServer:
     token: str = field(repr=False)
     config: ServerConfig | None = None
     state: ServerState | None = None
+    succeeded: set[str] = field(default_factory=set[str])
+    """The IDs of operations with a successful response."""
 
     def client(self, token: str | None = None) -> httpx2.Client:
         """A client that sends the token; an empty one sends none."""
         sent = self.token if token is None else token
         headers = {"authorization": f"Bearer {sent}"} if sent else {}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_SECONDS, trust_env=False, verify=TLS)
+        return self._connect(headers=headers)
 
     def get(self, path: str, **params: str | int) -> dict[str, Any]:
         with self.client() as client:
@@ -59,7 +63,14 @@ class RunningServer:
             answer = browser.get("/login", params={"code": code})
             assert answer.status_code == 303, answer.text
             cookies = browser.cookies
-        return httpx2.Client(base_url=self.url, cookies=cookies, timeout=WAIT_SECONDS, trust_env=False, verify=TLS)
+        return self._connect(cookies=cookies)
+
+    def _connect(self, **options: Any) -> httpx2.Client:
+        """A client whose responses are checked against the OpenAPI document."""
+        hooks = {"response": [partial(check_response, succeeded=self.succeeded)]}
+        return httpx2.Client(
+            base_url=self.url, timeout=WAIT_SECONDS, trust_env=False, verify=TLS, event_hooks=hooks, **options
+        )
 
 
 @contextmanager

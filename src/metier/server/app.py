@@ -66,7 +66,7 @@ def create_app(config: ServerConfig) -> FastAPI:
         # The name of the function, not its path: generated clients keep their method names when a path changes.
         generate_unique_id_function=lambda route: route.name,
     )
-    routes.describe_security(app, cookie=state.access.cookie)
+    routes.complete_document(app, cookie=state.access.cookie)
     app.state.server = state
     # If two routes match a path, the first one answers.
     routes.mount(app, state)

@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approval_questions import Reply
-from metier.server.api.bodies import Body, Listing, answer, answer_page
+from metier.server.api.bodies import Body, answer, answer_page
+from metier.server.api.responses import ApprovalDetails, ApprovalItem, Page
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import check_grant, decide
@@ -37,7 +38,7 @@ class Approval(Decision):
     ] = None
 
 
-@router.get("", response_model=Listing)
+@router.get("", response_model=Page[ApprovalItem])
 async def list_approvals(
     state: State,
     status: Annotated[Literal["open", "approved", "denied", "expired", ""], Query()] = "open",
@@ -49,7 +50,7 @@ async def list_approvals(
     return answer_page(state, [approval_as_json(each) for each in found])
 
 
-@router.get("/{approval}", response_model=dict[str, JsonValue])
+@router.get("/{approval}", response_model=ApprovalDetails)
 async def get_approval(state: State, approval: ApprovalName) -> Response:
     """Return the exact call, its expected changes, the reason for asking, and all decisions."""
     question = await state.runtime.approvals.get(approval)
@@ -57,7 +58,7 @@ async def get_approval(state: State, approval: ApprovalName) -> Response:
     return answer(state, {**approval_as_json(question), "attempts": [attempt_as_json(each) for each in attempts]})
 
 
-@router.post("/{approval}/approve", response_model=dict[str, JsonValue])
+@router.post("/{approval}/approve", response_model=ApprovalItem)
 async def approve(
     request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Approval, key: Key = ""
 ) -> Response:
@@ -75,7 +76,7 @@ async def approve(
     return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
 
 
-@router.post("/{approval}/deny", response_model=dict[str, JsonValue])
+@router.post("/{approval}/deny", response_model=ApprovalItem)
 async def deny(
     request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Decision, key: Key = ""
 ) -> Response:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 from fastapi import Query
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, JsonValue
 from starlette.responses import JSONResponse, Response
 
 from metier.server.idempotency import Document
@@ -19,16 +19,19 @@ _DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 class Body(Value):
-    """A request or response body. Built when its class is defined, because FastAPI reads the schema at once."""
+    """A request body. Built when its class is defined, because FastAPI reads the schema at once."""
 
     model_config = ConfigDict(defer_build=False)
 
 
-class Listing(Body):
-    """A page of a list."""
+class Download(Response):
+    """A file. Its headers keep browsers from rendering it, because it can contain hostile HTML."""
 
-    items: tuple[dict[str, JsonValue], ...]
-    next: Annotated[int, Field(description="The `cursor` of the next page; 0 on the last page.")] = 0
+    media_type = "application/octet-stream"
+
+
+DOWNLOAD: dict[str, Any] = {"content": {Download.media_type: {"schema": {"type": "string", "format": "binary"}}}}
+"""A response in the OpenAPI document."""
 
 
 def answer(state: ServerState, document: Document, *, status: int = 200) -> Response:
@@ -42,11 +45,9 @@ def answer_page(state: ServerState, items: list[Document], *, following: int = 0
 
 
 def answer_file(data: bytes, *, name: str) -> Response:
-    """Return a download. Its headers keep browsers from rendering it, because it can contain hostile HTML."""
     plain = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-._") else "_" for mark in name)
-    return Response(
+    return Download(
         data,
-        media_type="application/octet-stream",
         headers={
             "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
             "content-security-policy": _DOWNLOAD_POLICY,

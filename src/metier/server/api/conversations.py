@@ -9,7 +9,14 @@ from starlette.responses import Response
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.index_rows import iso
-from metier.server.api.bodies import Body, Listing, PageSize, answer, answer_page
+from metier.server.api.bodies import Body, PageSize, answer, answer_page
+from metier.server.api.responses import (
+    ConversationDetails,
+    ConversationItem,
+    OpenedConversation,
+    Page,
+    StartedTurn,
+)
 from metier.server.api.starting import MAX_TEXT, RunLimits, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
@@ -36,13 +43,13 @@ class Message(Body):
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
-@router.get("", response_model=Listing)
+@router.get("", response_model=Page[ConversationItem])
 async def list_conversations(state: State, limit: PageSize = 50) -> Response:
     """List conversations, most recently used first."""
     return answer_page(state, [_as_item(each) for each in await list_chats(state.runtime, limit=limit)])
 
 
-@router.post("", status_code=201, response_model=dict[str, JsonValue])
+@router.post("", status_code=201, response_model=OpenedConversation)
 async def create_conversation(request: Request, state: State, wanted: NewConversation, key: Key = "") -> Response:
     """Choose name, agent and model of a conversation. It is created with its first message."""
 
@@ -57,7 +64,7 @@ async def create_conversation(request: Request, state: State, wanted: NewConvers
     return answer(state, await run_once(request, key, create), status=201)
 
 
-@router.get("/{name}", response_model=dict[str, JsonValue])
+@router.get("/{name}", response_model=ConversationDetails)
 async def get_conversation(
     state: State,
     name: Name,
@@ -85,7 +92,7 @@ async def get_conversation(
     return answer(state, {"context_id": chat.context_id, "agent": chat.agent_id, "turns": items, "open_turn": waits})
 
 
-@router.post("/{name}/messages", status_code=201, response_model=dict[str, JsonValue])
+@router.post("/{name}/messages", status_code=201, response_model=StartedTurn)
 async def send_message(request: Request, state: State, name: Name, wanted: Message, key: Key = "") -> Response:
     """Send a message. The response names the run of the turn: stream its events, then read the conversation."""
 

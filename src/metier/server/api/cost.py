@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from metier.runtime.history.spending import parse_since, read_spending
 from metier.server.api.bodies import answer
 from metier.server.api.health import read_queue
+from metier.server.api.responses import Cost
 from metier.server.idempotency import Document
 from metier.server.state import ServerState, State
 from metier.store.usage import UNFINISHED, UsageTotal
@@ -21,7 +22,7 @@ router = APIRouter(tags=["cost"])
 _MAX_COUNTED = 10_000
 
 
-@router.get("/cost", response_model=dict[str, JsonValue])
+@router.get("/cost", response_model=Cost)
 async def get_cost(
     state: State,
     by: Annotated[Grouping, Query(description="Group by.")] = "model",

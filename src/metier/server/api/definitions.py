@@ -21,7 +21,8 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.runtime.workspace.tasks import get_task
-from metier.server.api.bodies import Listing, answer, answer_page
+from metier.server.api.bodies import answer, answer_page
+from metier.server.api.responses import AgentItem, Page, RunItem, SkillItem, TaskDetails, TaskItem
 from metier.server.api.starting import RunLimits, start_once, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
@@ -40,7 +41,7 @@ class StartTask(RunLimits):
     mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
 
 
-@router.get("/tasks", response_model=Listing)
+@router.get("/tasks", response_model=Page[TaskItem])
 async def list_tasks(state: State) -> Response:
     """List the task definitions of the workspace, including invalid ones with their problems."""
     return answer_page(state, await run_sync(_read_tasks, state.host))
@@ -52,7 +53,7 @@ async def get_input_schema(state: State, task: TaskName) -> Response:
     return answer(state, build_input_schema(await run_sync(find_task, state.host, task)))
 
 
-@router.post("/tasks/{task:path}/runs", status_code=201, response_model=dict[str, JsonValue])
+@router.post("/tasks/{task:path}/runs", status_code=201, response_model=RunItem)
 async def start_task(request: Request, state: State, task: TaskName, wanted: StartTask, key: Key = "") -> Response:
     """Start a run of a task with these inputs."""
 
@@ -67,20 +68,20 @@ async def start_task(request: Request, state: State, task: TaskName, wanted: Sta
     return answer(state, await run_once(request, key, start), status=201)
 
 
-@router.get("/tasks/{task:path}", response_model=dict[str, JsonValue])
+@router.get("/tasks/{task:path}", response_model=TaskDetails)
 async def show_task(state: State, task: TaskName) -> Response:
     """Return a task with its steps and the JSON Schema of its inputs."""
     found = await run_sync(find_task, state.host, task)
     return answer(state, {**task_as_json(found), "input_schema": build_input_schema(found)})
 
 
-@router.get("/agents", response_model=Listing)
+@router.get("/agents", response_model=Page[AgentItem])
 async def list_agents(state: State) -> Response:
     """List the agents of the workspace, including invalid ones with their problems."""
     return answer_page(state, await run_sync(_read_agents, state.host))
 
 
-@router.get("/skills", response_model=Listing)
+@router.get("/skills", response_model=Page[SkillItem])
 async def list_skills(state: State) -> Response:
     """List the installed skills. New runs have those that are `active`."""
     return answer_page(state, await run_sync(_read_skills, state.host))

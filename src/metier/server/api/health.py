@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from metier.runtime.diagnosis import Finding
-from metier.server.api.bodies import Body
+from metier.server.api.responses import ResponseBody
 from metier.server.state import ServerState, State
 from metier.store.base import RunSearch
 from metier.version import __version__
@@ -15,7 +15,7 @@ from metier.views.closing import format_seconds
 router = APIRouter(tags=["health"])
 
 
-class Health(Body):
+class Health(ResponseBody):
     status: Annotated[str, Field(description="`ok` if the store answers.")]
     version: str
 

@@ -5,12 +5,14 @@ from typing import Any
 from fastapi import FastAPI
 
 from metier.server.api import approvals, conversations, cost, definitions, health, runs, schedules
-from metier.server.problems import ProblemDocument
+from metier.server.api.responses import COMPONENTS, build_view_schemas
+from metier.server.problems import MEDIA_TYPE, ProblemDocument
 from metier.server.state import ServerState
 
 PREFIX = "/api/v1"
+_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"{COMPONENTS}{ProblemDocument.__name__}"}}}
 FAILURES: dict[int | str, dict[str, object]] = {
-    status: {"model": ProblemDocument, "description": text}
+    status: {"description": text, "content": _PROBLEM}
     for status, text in (
         (400, "Invalid request."),
         (401, "Missing or invalid token."),
@@ -21,7 +23,10 @@ FAILURES: dict[int | str, dict[str, object]] = {
         (421, "The host name is not allowed."),
         (422, "The request doesn't match the schema."),
         (429, "Too many requests."),
+        (500, "Unexpected error of the server."),
+        (502, "The model provider failed."),
         (503, "The store or the model is unavailable."),
+        (507, "The disk of the store is full."),
     )
 }
 
@@ -34,13 +39,16 @@ def mount(app: FastAPI, state: ServerState) -> None:
     state.access.allow_writes(rf"{PREFIX}/runs/[^/]+/(answer|resume)", "approver")
 
 
-def describe_security(app: FastAPI, *, cookie: str) -> None:
-    """Add the security schemes to the OpenAPI document. `/health` needs none."""
+def complete_document(app: FastAPI, *, cookie: str) -> None:
+    """Add the security schemes to the OpenAPI document, and the schemas of bodies that FastAPI doesn't know."""
     build = app.openapi
 
-    def build_with_security() -> dict[str, Any]:
+    def build_complete() -> dict[str, Any]:
         document = build()  # FastAPI builds it once and returns the same object from then on
-        document.setdefault("components", {})["securitySchemes"] = {
+        components = document["components"]
+        added = {**build_view_schemas(), ProblemDocument.__name__: ProblemDocument.model_json_schema()}
+        components["schemas"] = {**added, **components["schemas"]}
+        components["securitySchemes"] = {
             "token": {
                 "type": "http",
                 "scheme": "bearer",
@@ -49,7 +57,7 @@ def describe_security(app: FastAPI, *, cookie: str) -> None:
             "session": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "The cookie of a browser."},
         }
         document["security"] = [{"token": []}, {"session": []}]
-        document["paths"][f"{PREFIX}/health"]["get"]["security"] = []
+        document["paths"][f"{PREFIX}/health"]["get"]["security"] = []  # needs no token
         return document
 
-    app.openapi = build_with_security
+    app.openapi = build_complete

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -30,7 +30,19 @@ from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.signatures import check_run_token, issue_token
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_outcome import build_outcome
-from metier.server.api.bodies import Body, Cursor, Listing, PageSize, answer, answer_file, answer_page
+from metier.server.api.bodies import DOWNLOAD, Body, Cursor, Download, PageSize, answer, answer_file, answer_page
+from metier.server.api.responses import (
+    RUN_VIEW,
+    ArtifactItem,
+    CanceledRun,
+    ContinuedRun,
+    EntryItem,
+    EventItem,
+    ForkedRun,
+    Page,
+    RunDetails,
+    RunItem,
+)
 from metier.server.api.starting import StartRun, start_once
 from metier.server.feed import Place, SentEvent, Watcher, parse_place, read_past
 from metier.server.idempotency import Document, Key, Once, run_once
@@ -126,7 +138,7 @@ class ForkRun(Body):
     task: Annotated[str, Field(max_length=500_000, description="New task text.")] = ""
 
 
-@router.post("", status_code=201, response_model=dict[str, JsonValue])
+@router.post("", status_code=201, response_model=RunItem)
 async def start_run(request: Request, state: State, wanted: StartRun, key: Key = "") -> Response:
     """Start a run. This server or a worker executes it; stream its events to follow it."""
 
@@ -144,7 +156,7 @@ async def start_run(request: Request, state: State, wanted: StartRun, key: Key =
     return answer(state, await run_once(request, key, start), status=201)
 
 
-@router.get("", response_model=Listing)
+@router.get("", response_model=Page[RunItem])
 async def list_runs(
     state: State,
     wanted: Annotated[RunQuery, Query()],
@@ -160,13 +172,13 @@ async def list_runs(
     return answer_page(state, [row_as_json(row) for row in rows], following=following)
 
 
-@router.get("/{run}", response_model=dict[str, JsonValue])
+@router.get("/{run}", response_model=RunDetails)
 async def get_run(state: State, run: RunName) -> Response:
     """Return the state of a run: its row, result, exit code and pending question, as `agent run --json` prints it."""
     return answer(state, await describe_run(state, await state.runtime.find(run)))
 
 
-@router.get("/{run}/view", response_model=dict[str, JsonValue])
+@router.get("/{run}/view", responses={200: RUN_VIEW})
 async def get_view(state: State, run: RunName) -> Response:
     """Return the view of a run: steps, texts, model calls, usage, child runs."""
     row = await state.runtime.find(run)
@@ -174,7 +186,7 @@ async def get_view(state: State, run: RunName) -> Response:
     return answer(state, cast("Document", _plain(view)))
 
 
-@router.get("/{run}/entries", response_model=Listing)
+@router.get("/{run}/entries", response_model=Page[EntryItem])
 async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: PageSize = 200) -> Response:
     """List the journal of a run without secrets, oldest first. `seq` is the number of an entry."""
     row = await state.runtime.find(run)
@@ -187,7 +199,7 @@ async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: Pa
     return answer_page(state, items, following=cursor + len(entries) if len(entries) == limit else 0)
 
 
-@router.post("/{run}/cancel", response_model=dict[str, JsonValue])
+@router.post("/{run}/cancel", response_model=CanceledRun)
 async def cancel_run(request: Request, state: State, user: CurrentUser, run: RunName, key: Key = "") -> Response:
     """Cancel a run. A process that drives it is asked to stop, so `is_over` can still be false."""
 
@@ -201,7 +213,7 @@ async def cancel_run(request: Request, state: State, user: CurrentUser, run: Run
     return answer(state, await run_once(request, key, cancel))
 
 
-@router.post("/{run}/resume", response_model=dict[str, JsonValue])
+@router.post("/{run}/resume", response_model=ContinuedRun)
 async def resume_run(
     request: Request, state: State, user: CurrentUser, run: RunName, wanted: ResumeRun, key: Key = ""
 ) -> Response:
@@ -209,7 +221,7 @@ async def resume_run(
     return await _continue_run(request, state, run, AnswerRun(**wanted.model_dump()), user=user, key=key)
 
 
-@router.post("/{run}/answer", response_model=dict[str, JsonValue])
+@router.post("/{run}/answer", response_model=ContinuedRun)
 async def answer_run(
     request: Request, state: State, user: CurrentUser, run: RunName, wanted: AnswerRun, key: Key = ""
 ) -> Response:
@@ -217,7 +229,7 @@ async def answer_run(
     return await _continue_run(request, state, run, wanted, user=user, key=key)
 
 
-@router.post("/{run}/fork", status_code=201, response_model=dict[str, JsonValue])
+@router.post("/{run}/fork", status_code=201, response_model=ForkedRun)
 async def fork(request: Request, state: State, run: RunName, wanted: ForkRun, key: Key = "") -> Response:
     """Start a new run that shares the first entries of this one and continues from there."""
 
@@ -232,7 +244,7 @@ async def fork(request: Request, state: State, run: RunName, wanted: ForkRun, ke
     return answer(state, await run_once(request, key, work), status=201)
 
 
-@router.get("/{run}/export")
+@router.get("/{run}/export", response_class=Download, responses={200: DOWNLOAD})
 async def export(state: State, run: RunName) -> Response:
     """Download the run, its children and their pinned files, without secrets, for `agent runs import`."""
     row = await state.runtime.find(run)
@@ -240,7 +252,7 @@ async def export(state: State, run: RunName) -> Response:
     return answer_file(await run_sync(render_archive, archive), name=f"{row.run_id}.metier-run")
 
 
-@router.get("/{run}/artifacts", response_model=Listing)
+@router.get("/{run}/artifacts", response_model=Page[ArtifactItem])
 async def list_artifacts(state: State, run: RunName) -> Response:
     """List the artifacts of a run with their sizes."""
     row = await state.runtime.find(run)
@@ -250,7 +262,7 @@ async def list_artifacts(state: State, run: RunName) -> Response:
     return answer_page(state, [{"name": file.name, "bytes": file.stat().st_size} for file in files])
 
 
-@router.get("/{run}/artifacts/{name}")
+@router.get("/{run}/artifacts/{name}", response_class=Download, responses={200: DOWNLOAD})
 async def get_artifact(state: State, run: RunName, name: Annotated[str, Path(max_length=255)]) -> Response:
     """Download an artifact. Browsers never show it as a page of this server."""
     row = await state.runtime.find(run)
@@ -324,10 +336,16 @@ _SETTLE_SECONDS = 0.2
 _LAST = frozenset({"run_finished", "run_failed"})
 
 
+EVENTS: dict[str, Any] = {
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "description": "A page, or a stream of events.",
+}
+
+
 @router.get(
     "/{run}/events",
-    response_model=Listing,
-    responses={200: {"content": {"text/event-stream": {}}, "description": "A page, or a stream of events."}},
+    response_model=Page[EventItem],
+    responses={200: EVENTS},
 )
 async def get_events(
     request: Request,

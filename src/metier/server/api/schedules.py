@@ -18,7 +18,8 @@ from metier.runtime.queue.schedules import (
     schedule_as_json,
     start_now,
 )
-from metier.server.api.bodies import Body, Listing, answer, answer_page
+from metier.server.api.bodies import Body, answer, answer_page
+from metier.server.api.responses import Page, ScheduleItem, StartedSchedule
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, State
@@ -36,19 +37,19 @@ class NewSchedule(Body):
     replace: Annotated[bool, Field(description="Replace an added schedule of this name.")] = False
 
 
-@router.get("", response_model=Listing)
+@router.get("", response_model=Page[ScheduleItem])
 async def list_all(state: State) -> Response:
     """List schedules with their next due times and the outcomes of the last ones."""
     return answer_page(state, [await _describe(state, each) for each in await list_schedules(state.runtime)])
 
 
-@router.get("/{name}", response_model=dict[str, JsonValue])
+@router.get("/{name}", response_model=ScheduleItem)
 async def show(state: State, name: Name) -> Response:
     """Return a schedule with its next due times and the outcomes of the last ones."""
     return answer(state, await _describe(state, await _find(state, name)))
 
 
-@router.post("", status_code=201, response_model=dict[str, JsonValue])
+@router.post("", status_code=201, response_model=ScheduleItem)
 async def add(request: Request, state: State, wanted: NewSchedule, key: Key = "") -> Response:
     """Add a schedule."""
 
@@ -59,19 +60,19 @@ async def add(request: Request, state: State, wanted: NewSchedule, key: Key = ""
     return answer(state, await run_once(request, key, work), status=201)
 
 
-@router.post("/{name}/pause", response_model=dict[str, JsonValue])
+@router.post("/{name}/pause", response_model=ScheduleItem)
 async def pause(request: Request, state: State, name: Name, key: Key = "") -> Response:
     """Pause a schedule. Times that are due during the pause are skipped."""
     return await _set_paused(request, state, name, key=key, is_paused=True)
 
 
-@router.post("/{name}/resume", response_model=dict[str, JsonValue])
+@router.post("/{name}/resume", response_model=ScheduleItem)
 async def resume(request: Request, state: State, name: Name, key: Key = "") -> Response:
     """Resume a paused schedule."""
     return await _set_paused(request, state, name, key=key, is_paused=False)
 
 
-@router.post("/{name}/run", status_code=201, response_model=dict[str, JsonValue])
+@router.post("/{name}/run", status_code=201, response_model=StartedSchedule)
 async def run_now(request: Request, state: State, name: Name, key: Key = "") -> Response:
     """Start a run of the schedule now. Its due times don't change."""
 
