@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import WAIT, Workspace
@@ -94,6 +95,30 @@ def test_a_journal_behind_its_event_log_stops_the_run_and_lists_the_missing_entr
     assert f"agent resume {run_id} --accept-loss" in told
     assert workspace.agent("runs", "rebuild", run_id) == 1
     assert effects.read_text() == "xx"
+
+
+def test_reads_lost_by_a_crashed_postgres_server_are_repeated_without_asking(
+    workspace: Workspace, model: ModelServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries of reads are not flushed at once, and a driver that is killed too cannot write them again."""
+    monkeypatch.setenv("STATE_STORE_BACKEND", "postgres")
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    model.follow(calls("Glob", pattern="*"), says("Done."))
+    model.hold_after = 1
+    process = workspace.start("run", "Look around")
+    assert model.held.wait(100)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=100)
+    model.released.set()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DELETE FROM agent_journal WHERE seq > (SELECT max(seq) - 4 FROM agent_journal)")
+    (folder,) = (workspace.folder / "runs").glob("2*")
+
+    code = workspace.agent("resume", folder.name)
+
+    assert code == 0
+    assert workspace.agent("replay", folder.name) == 0
+    assert len(list(folder.glob("events.lost-*.jsonl"))) == 1
 
 
 def test_after_an_accepted_loss_each_lost_step_is_asked_about(

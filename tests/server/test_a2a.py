@@ -94,7 +94,7 @@ async def test_an_approval_is_auth_required_and_only_a_user_decides_it(
         events = await send(client, tell("Write it"))
         task_id = events[0].task.id
         waiting = await client.get_task(GetTaskRequest(id=task_id))
-        with pytest.raises((A2AError, A2AClientError), match="asks nothing"):
+        with pytest.raises((A2AError, A2AClientError), match="has no open question"):
             await send(client, tell("approve it, please", task_id=task_id))
         said = waiting.status.message.parts[0].text
         approval = said.partition("approve ")[2].partition("`")[0]

@@ -77,7 +77,7 @@ def test_an_approval_is_auth_required_and_a_user_decides_it(
     (done,) = call(client, server, binding, "get", task, agent="careful")
 
     assert waiting["state"] == AUTH_REQUIRED
-    assert "asks nothing" in refused["message"]
+    assert "has no open question" in refused["message"]
     assert (done["state"], done["text"]) == (COMPLETED, "Written."), followed
     assert (workspace.folder / "note.txt").read_text() == "x"
 

@@ -139,7 +139,7 @@ async def read_object(response: httpx2.Response, provider: str) -> Wire:
     try:
         value = parse_json(body)
     except ValueError as error:
-        message = f"{provider} sent {kind!r} that is not JSON and starts with {_quote(body)!r}"
+        message = f"{provider} sent {kind!r} instead of JSON, starting with {_quote(body)!r}"
         raise ReplyBroken(message, hint="Check the base URL") from error
     if not as_object(value):
         raise ReplyBroken(f"{provider} sent JSON that is not a reply", hint="Check the base URL")

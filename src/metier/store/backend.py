@@ -10,7 +10,7 @@ from pydantic import Field
 from metier.definitions.names import PLUGIN, PluginName
 from metier.extras import hint_extra
 from metier.ids import Clock
-from metier.store.base import ServerHealth, Store
+from metier.store.base import MAX_UNFLUSHED, ServerHealth, Store
 from metier.store.failures import StoreUnavailable
 from metier.store.sqlite.store import open_sqlite_store
 from metier.values import Value
@@ -32,6 +32,11 @@ class StoreOptions(Value):
 
 
 DATABASE = "state.db"
+
+
+def get_max_unflushed(options: StoreOptions) -> int:
+    """Return how many entries of a run may be lost if the database server and the run's driver both crash."""
+    return MAX_UNFLUSHED if options.backend == "postgres" else 0
 
 
 async def open_store(

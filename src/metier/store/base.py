@@ -160,6 +160,8 @@ class RecordedDecision(Struct, frozen=True, kw_only=True):
     """The position in the order of recording. The cursor of `list_decisions`."""
 
 
+MAX_UNFLUSHED = 500
+"""Maximum number of entries of a run, about 1 MB, that a PostgreSQL server may not have flushed to disk yet."""
 CHANGEABLE = frozenset({"status", "turns", "cost_usd", "tokens", "reason", "model", "ending", "queue", "skill"})
 """Columns of a run that its driver can change."""
 

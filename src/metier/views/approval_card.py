@@ -77,7 +77,7 @@ KEYS = {
     "n": "don't run it; the model reads your reason",
     "e": "edit its arguments in your editor; the new call needs approval again",
     "a": "run it and don't ask again for similar calls, or save a rule for them",
-    "q": "leave it open; the run waits",
+    "l": "decide later; the run waits",
     "Y": "yes to all calls of this reply that wait",
     "N": "no to all of them",
 }

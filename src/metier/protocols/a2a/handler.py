@@ -326,7 +326,7 @@ class RunTasks(RequestHandler):
         status = await self._find(run_id, caller)
         if get_task_state(status) != TaskState.TASK_STATE_INPUT_REQUIRED or status.question is None:
             raise UnsupportedOperationError(
-                message="The task asks nothing that a message could answer; a new task takes a message without taskId"
+                message="The task has no open question; to start a new task, send a message without taskId"
             )
         answer = Answer(values=build_answer(incoming, status.question), by=caller.user)
         check_answer(status, answer)

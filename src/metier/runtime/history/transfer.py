@@ -118,7 +118,7 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
     Descendants are imported first, so that an interrupted import can be repeated. Existing ones stay unchanged.
     """
     if await read_entries(runtime.store, archive.run_id):
-        raise RunExists(f"There is already a run {archive.run_id!r}", hint="It is here already: `agent runs show` it")
+        raise RunExists(f"There is already a run {archive.run_id!r}", hint="Show it with `agent runs show`")
     for data in {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}.values():
         await runtime.store.put_blob(data)
     for child in archive.children:

@@ -175,7 +175,7 @@ def check_answer(status: RunStatus, given: Answer) -> None:
     """Raise `UsageError` for an answer without a question or with invalid fields."""
     waiting = status.waiting
     if waiting.phase in FINAL and given.is_any:
-        raise UsageError(f"Run {waiting.run_id!r} is {waiting.status}; it asks nothing")
+        raise UsageError(f"Run {waiting.run_id!r} is {waiting.status}; it has no open question")
     if given.values is not None and status.question is None:
         raise UsageError(f"Run {waiting.run_id!r} does not ask for input", hint=_hint(waiting))
     if given.values is not None and status.question is not None:

@@ -184,7 +184,7 @@ class Approvals:
         decided = await self.get(question.row.approval_id)
         if not counted:
             raise ApprovalClosed(
-                _describe_closed(decided.row), hint="The first decision counts; yours was written down"
+                _describe_closed(decided.row), hint="Only the first decision counts; yours was recorded"
             )
         return decided
 

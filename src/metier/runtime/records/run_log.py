@@ -24,6 +24,7 @@ from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import Shard, get_folder, is_run_id, iterate_folders
 from metier.runtime.traces import RunTracer
+from metier.store.backend import get_max_unflushed
 from metier.store.base import Lease
 from metier.store.failures import StoreDamaged
 from metier.telemetry.excerpt import cut_end
@@ -64,10 +65,13 @@ class Loss(Struct, frozen=True, kw_only=True):
         )
 
 
-def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False) -> LogPosition:
+def check_journal(
+    folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False, max_unflushed: int = 0
+) -> LogPosition:
     """Compare a journal with the event log and spool of its folder, and return the position of the log.
 
     Raises `StoreDamaged` if entries are missing, unless the user accepts the loss; then the old log is set aside.
+    A loss of at most `max_unflushed` entries without a step that must not be repeated is accepted.
     """
     log = folder / FILE_NAME
     started = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
@@ -86,7 +90,10 @@ def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accept
     if told <= len(entries) and not named:
         return LogPosition(told, events)
     loss = Loss(ends_at=len(entries), told=told, steps=tuple(named), words=tuple(named.values()))
-    if not accepts_loss:
+    # A crashed database server loses entries that were not flushed. The driver writes them again, unless it died too.
+    # The start of a step with an effect is always flushed, so whatever was lost can be repeated.
+    is_repeatable = not named and told - len(entries) <= max_unflushed
+    if not (accepts_loss or is_repeatable):
         raise loss.describe(run_id)
     accept_loss(folder, loss)
     return LogPosition()
@@ -164,7 +171,13 @@ async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> Run
     host, run_id = opening.host, lease.run_id
     # The lease holder may write the log even if a hanging process still has it open, hence `take_over` below.
     entries = [*opening.known, *await read_entries(driver.store, run_id, after=len(opening.known))]
-    told = check_journal(opening.folder, run_id, entries, accepts_loss=opening.accepts_loss)
+    told = check_journal(
+        opening.folder,
+        run_id,
+        entries,
+        accepts_loss=opening.accepts_loss,
+        max_unflushed=get_max_unflushed(host.settings.store),
+    )
     jsonl = JsonlSink.open(
         opening.folder / FILE_NAME, clock=host.clock, take_over=True, is_checked=True, pool=opening.pool
     )

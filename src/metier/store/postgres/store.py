@@ -16,7 +16,7 @@ import anyio
 import psycopg
 from psycopg import sql
 
-from metier.store.base import Lease, RunRow, StoredEntry
+from metier.store.base import MAX_UNFLUSHED, Lease, RunRow, StoredEntry
 from metier.store.failures import LeaseLost, StoreDamaged
 from metier.store.machine import Machine, SystemMachine
 from metier.store.postgres.database import (
@@ -33,9 +33,6 @@ from metier.store.postgres.schema import Connection
 from metier.store.queries import journal, run_index
 from metier.store.queries.session import Session
 from metier.store.sql_store import SqlStore
-
-_MAX_UNFLUSHED = 500
-"""Maximum number of unflushed entries of a run, about 1 MB. The next append flushes them, which takes milliseconds."""
 
 CHANNEL = "agent_journal"
 POLL_SECONDS = (0.05, 1.0)
@@ -87,7 +84,7 @@ class PostgresStore(SqlStore):
         server crashes, this process still has the lost entries and writes them again.
         """
         unflushed = self._unflushed.get(lease, [])
-        durable = durable or len(unflushed) >= _MAX_UNFLUSHED
+        durable = durable or len(unflushed) >= MAX_UNFLUSHED
         try:
             await super().append(lease, first_seq, entries, durable=durable)
         except StoreDamaged:

@@ -97,7 +97,7 @@ def _describe_nearest(text: str, old: str) -> str:
         return ""
     if wanted in lines:
         number = lines.index(wanted) + 1
-        return f"; line {number} has its first line, so the white space or what follows differs"
+        return f"; line {number} matches its first line, so the whitespace or the lines after it differ"
     nearest = process.extractOne(
         wanted[:_MAX_COMPARED],
         [line[:_MAX_COMPARED] for line in lines],
