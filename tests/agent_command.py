@@ -1,4 +1,4 @@
-"""The command `agent` for tests: called in this process, or the real program.
+"""The command `agent` for tests: called in this process, or as a real process.
 
 A call costs far less than a new process, which imports Metier first. Tests of starting, signals, terminals and crashes
 start the real program.

@@ -53,9 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _leave_home() -> Callable[[], None]:
-    """Give the tests an empty home: settings, rules and keys of the person who starts them must not matter.
+    """Give the tests an empty home, so that the user's settings, rules and keys have no effect.
 
-    Package managers still find what they have downloaded. Returns a function that removes the home.
+    Package managers keep their download caches. Return a function that removes the home.
     """
     real, empty = Path.home(), tempfile.mkdtemp(prefix="home-")
     for name, place in OF_PACKAGE_MANAGERS.items():
@@ -71,7 +71,7 @@ def _leave_home() -> Callable[[], None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The runner gives its workers little time to end; what a worker measured must not depend on that."""
+    """Save coverage before the runner stops its workers, which have little time to end."""
     measured = Coverage.current()
     if measured is not None and hasattr(session.config, "workerinput"):
         measured.stop()
@@ -86,7 +86,7 @@ def search_all_folders() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[PostgresServer]:
-    """One server for the whole test run, started by whoever needs it first."""
+    """One server for the whole test run, started on first use."""
     base = tmp_path_factory.getbasetemp()
     folder = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
     try:
@@ -98,7 +98,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Postg
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Generator[str]:
-    """The address of an empty database of this test."""
+    """The URL of an empty database of this test."""
     name = f"test_{os.getpid()}_{next(NUMBERS)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)

@@ -1,7 +1,7 @@
-"""Number of examples for each property.
+"""The number of examples per property.
 
-Without METIER_RANDOM_EXAMPLES the examples are the same on every run, so that more of them mostly repeat what earlier
-runs have shown. A fifth of them meets each kind; the search for new ones has them all.
+Without METIER_RANDOM_EXAMPLES the examples are the same on every run, so that more of them mostly repeat earlier ones.
+A fifth of them covers each kind; a random search uses all of them.
 """
 
 import os
@@ -11,5 +11,5 @@ ONE_IN = 5
 
 
 def examples(whole: int) -> int:
-    """For `settings(max_examples=…)`: all in a search, a fifth in the ordinary run."""
+    """Return the value for `settings(max_examples=…)`: all in a search, a fifth in an ordinary run."""
     return whole if os.environ.get("METIER_RANDOM_EXAMPLES") else min(whole, max(LEAST, whole // ONE_IN))

@@ -1,4 +1,4 @@
-"""The clock of the running event loop, put forward by tests: a time limit passes when a test says so."""
+"""The clock of the running event loop, advanced by tests to trigger time limits."""
 
 import asyncio
 

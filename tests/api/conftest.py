@@ -1,4 +1,4 @@
-"""An empty workspace with a home of its own; the program that uses the API stands in it."""
+"""An empty workspace with its own home; it is the current folder of the program that uses the API."""
 
 from pathlib import Path
 

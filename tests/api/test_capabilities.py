@@ -1,4 +1,4 @@
-"""The names for skill authors and queue workers: they read `agent.yaml` as every command does."""
+"""The public names for skill authors and queue workers read `agent.yaml` like every command."""
 
 import json
 import os

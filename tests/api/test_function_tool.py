@@ -1,4 +1,4 @@
-"""Python functions as tools: what the model is told of them, and what calling them does."""
+"""Python functions as tools: the schema that the model gets, and the effects of a call."""
 
 import threading
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Parcel:
 
 
 async def call(tool: object, context: metier.ToolContext | None = None, **arguments: JsonValue) -> ToolResult:
-    """As a run calls it."""
+    """Call the tool like a run does."""
     made = as_tool(tool)  # pyright: ignore[reportArgumentType]  anything may be given
     return await Toolbox([made]).call(made.info.name, arguments, context or metier.ToolContext(workspace=Path()))
 

@@ -1,4 +1,4 @@
-"""One run without an event loop, and in one that is running."""
+"""A synchronous run, without an event loop and inside a running one."""
 
 import subprocess
 import sys

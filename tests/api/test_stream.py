@@ -1,4 +1,4 @@
-"""Watching a run from Python: typed events, growing text, and what leaving early does."""
+"""Watching a run from Python: typed events, partial text, and leaving early."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class SlowProvider(ScriptedProvider):
-    """Writes half an answer, then waits."""
+    """A provider that streams half an answer, then waits."""
 
     def __init__(self) -> None:
         super().__init__()

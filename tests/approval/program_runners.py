@@ -1,4 +1,4 @@
-"""Programs that run programs, each with the words that make it run `touch PWNED`. Data only."""
+"""Programs that run other programs, each with the arguments that make it run `touch PWNED`. Data only."""
 
 RUNNERS: tuple[str, ...] = (
     "find . -exec touch PWNED ';'", "find . -execdir touch PWNED '+'", "find . -ok touch PWNED ';'",

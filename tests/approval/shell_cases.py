@@ -1,4 +1,4 @@
-"""Commands that try to be more than a rule allows, by class, and commands of every day. Data only."""
+"""Commands that try to exceed their rule, by class, and everyday commands. Data only."""
 
 BYPASSES: dict[str, tuple[str, ...]] = {
     "chaining": (

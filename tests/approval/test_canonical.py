@@ -1,4 +1,4 @@
-"""Every argument has one spelling, however it is written."""
+"""Every argument has one canonical spelling."""
 
 import pytest
 from pydantic import JsonValue

@@ -14,7 +14,7 @@ from metier.tools.effects import Effect
 
 
 class Asks:
-    """Asks about everything."""
+    """A policy that asks about everything."""
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:
         del action, skill

@@ -1,4 +1,4 @@
-"""Rules that cannot be meant do not load, and say where and what to write instead."""
+"""Invalid rules are rejected with their position and a suggestion."""
 
 import pytest
 from verdicts import read_problems, read_scope

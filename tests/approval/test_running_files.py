@@ -1,4 +1,4 @@
-"""Files that programs run or obey by themselves are asked about, however broad the allow is."""
+"""Files that programs execute or obey automatically need approval despite broad allow rules."""
 
 import pytest
 from verdicts import judge, read_scope

@@ -1,4 +1,4 @@
-"""Approvals and tool access inside a run: asked in place, bound to what was shown, remembered only when told to."""
+"""Approvals and tool access inside a run: asked inline, bound to the shown call, remembered only on request."""
 
 import json
 import os
@@ -35,7 +35,7 @@ ACCESS = ".agent/tool-access.json"
 
 
 class Pen:
-    """Writes text to a file, and shows beforehand what would be replaced."""
+    """A tool that writes text to a file and previews the replaced text."""
 
     info = ToolInfo(
         id="test:pen",
@@ -63,7 +63,7 @@ class Pen:
 
 
 class Person:
-    """Types these lines."""
+    """A user who types these lines."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
@@ -102,7 +102,7 @@ async def run_with(folder: Path, ask: Asker | None, *script: Line) -> tuple[RunS
 
 
 async def check_replay(runtime: Runtime, run_id: str) -> None:
-    """Whatever was asked, answered, shown and turned off: it happens again from the record alone."""
+    """Check that a replay from the record alone repeats all questions, answers and disabled tools."""
     report = await replay_run(runtime, run_id)
     assert report.outcome.divergence is None
     assert report.outcome.compared == len(report.outcome.entries)

@@ -1,4 +1,4 @@
-"""Commands of the shell: what rules allow of them, and everything that tries to be more."""
+"""Shell commands: what rules allow, and every attempt to exceed it."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ KINDS = ["startsWith", "contains", "matches", "nothing"]
 
 
 def explain_all(commands: list[str], rules: list[dict[str, object]], folder: Path) -> None:
-    """Through the door that people have: `agent policy explain --batch`."""
+    """Evaluate the commands with `agent policy explain --batch`."""
     lines = [json.dumps({"tool": "Bash", "args": {"command": command}, "rules": rules}) for command in commands]
     (folder / "calls.jsonl").write_text("\n".join(lines) + "\n")
     assert run(["policy", "explain", "--batch", str(folder / "calls.jsonl"), "--root", str(folder)]) == 0

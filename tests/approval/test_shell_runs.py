@@ -1,4 +1,4 @@
-"""Commands inside a run: allowed, asked about, refused or off; what was approved is what runs, and the log tells."""
+"""Commands inside a run: allowed, asked about, denied or disabled; the approved call runs and is logged."""
 
 import json
 import os
@@ -27,7 +27,7 @@ RULES = "tool_approvals: [{tool: Bash, allow: true, when: {command: {startsWith:
 
 
 class Terminal:
-    """One run in which the model wants one command."""
+    """One run in which the model calls one command."""
 
     def __init__(self, folder: Path, *, shell: ShellOptions | None = None) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Commands that no person is asked about are run here, next to canaries: nothing but their output may change.
+"""Run every command that needs no approval next to canaries: only its output may change.
 
 Every option of every table is run at least once, then combinations of options, `sed` and `awk` programs and known
 attacks. Only commands that the policy allows under a rule for the whole shell are run.
@@ -55,7 +55,7 @@ class Canaries:
         self._build()
 
     def environment(self) -> dict[str, str]:
-        """As `Bash` builds it, with canaries in the place of the user's folders, proxies and mark."""
+        """Build the environment of `Bash`, with canaries instead of the user's folders and proxies."""
         address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         base = {
             **os.environ, "HOME": str(self.home), "TMPDIR": str(self.root / "tmp"), "HTTP_PROXY": address,
@@ -65,13 +65,13 @@ class Canaries:
         return build_environment(base) | QUIET | {"PWD": str(self.workspace), "CANARY": self.mark}
 
     def reset(self) -> None:
-        """A fresh copy, and a new mark, so that a process of an earlier batch is not found again."""
+        """Create a fresh copy and a new mark, so that a process of an earlier batch is not found again."""
         self.mark = uuid.uuid4().hex
         shutil.rmtree(self.root, ignore_errors=True)
         shutil.copytree(self._template, self.root, symlinks=True)
 
     def snapshot(self) -> dict[str, tuple[int, int, str]]:
-        """Every file with its mode, time and content."""
+        """Return every file with its mode, time and content."""
         found: dict[str, tuple[int, int, str]] = {}
         for folder, folders, files in os.walk(self.root):
             for name in [*folders, *files]:
@@ -173,7 +173,7 @@ def is_installed(line: str) -> bool:
 
 
 def run_line(text: str, canaries: Canaries) -> bool:
-    """The way `Bash` does, without a sandbox. False if it does not end, as if it waited for a server."""
+    """Run a line like `Bash` does, without a sandbox. Return False if it does not end."""
     line, shell, environment = parse_line(text), PosixShell(), canaries.environment()
     assert isinstance(line, ShellLine)
     expanded = expand_line(line, str(canaries.workspace))
@@ -196,7 +196,7 @@ def run_line(text: str, canaries: Canaries) -> bool:
 
 
 def find_effects(lines: Sequence[str], canaries: Canaries) -> dict[str, list[str]]:
-    """Run the lines in one workspace; only if something changed, look for the line that did it."""
+    """Run the lines in one workspace; if something changed, find the responsible line."""
     canaries.reset()
     before = canaries.snapshot()
     has_ended = [run_line(line, canaries) for line in lines]
@@ -210,7 +210,7 @@ def find_effects(lines: Sequence[str], canaries: Canaries) -> dict[str, list[str
 
 
 def write_options(table: Table, name: str, value: str) -> list[list[str]]:
-    """The ways to write an option."""
+    """Return the ways to write an option."""
     is_long = name.startswith("--") or table.is_single
     match table.options[name]:
         case "nothing":

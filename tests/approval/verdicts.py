@@ -1,4 +1,4 @@
-"""Rules as text, and what they say to a call."""
+"""Rules as text, and their verdicts on calls."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Words to build commands from, `sed` and `awk` programs, and attacks on the tables. Data and generators."""
+"""Words for building commands, `sed` and `awk` programs, and attacks on the tables. Data and generators."""
 
 from collections.abc import Iterator
 from random import Random
@@ -85,7 +85,7 @@ _SED_TOKENS = (
 
 
 def generate_awk(random: Random) -> Iterator[str]:
-    """Programs: half of them by the usual forms, half of them tokens in any order."""
+    """Generate programs: half of them in common forms, half of random tokens."""
     while True:
         if random.random() < 0.5:
             yield random.choice(("", " ")).join(random.choices(_AWK_TOKENS, k=random.randint(1, 8)))
@@ -101,6 +101,6 @@ def generate_awk(random: Random) -> Iterator[str]:
 
 
 def generate_sed(random: Random) -> Iterator[str]:
-    """Programs of tokens in any order."""
+    """Generate programs of random tokens."""
     while True:
         yield "".join(random.choices(_SED_TOKENS, k=random.randint(1, 5)))

@@ -1,4 +1,4 @@
-"""Facts about the package's files, from one walk through each: parsing them takes seconds."""
+"""Facts about the package's files, collected in one pass because parsing takes seconds."""
 
 import ast
 import functools

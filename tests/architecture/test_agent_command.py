@@ -1,4 +1,4 @@
-"""A command that a test calls in its own process has a folder, an environment and streams of its own."""
+"""A command called in the test process has its own folder, environment and streams."""
 
 import os
 import signal

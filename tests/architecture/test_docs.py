@@ -1,4 +1,4 @@
-"""The documentation is complete and current: what is not in it does not exist for a user."""
+"""The documentation is complete and current."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_every_command_has_an_example() -> None:
 
 
 def links() -> list[tuple[Path, str, Path, str]]:
-    """Page, target as written, file and heading of every link between pages."""
+    """Yield page, target as written, file and heading of every link between pages."""
     found: list[tuple[Path, str, Path, str]] = []
     for page in [*GUIDES, *REFERENCE.glob("*.md"), ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!https?:|mailto:)([^)]+)", page.read_text(encoding="utf-8")):
@@ -52,7 +52,7 @@ def links() -> list[tuple[Path, str, Path, str]]:
 
 
 def headings(page: Path) -> set[str]:
-    """As the addresses of a rendered page have them."""
+    """Return the headings as anchors of a rendered page."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""Commands load no heavy package that they do not need: a start is mostly imports."""
+"""Commands load no unneeded heavy package: imports dominate the start-up time."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""No module of a library is imported whose name says that it is private."""
+"""No private module of a library is imported."""
 
 import pytest
 from source_facts import SOURCE, read_sources

@@ -1,4 +1,4 @@
-"""Every program that Metier starts for itself is started by one launcher, which nothing confined can influence."""
+"""Metier starts its own programs only through one launcher, which confined programs cannot influence."""
 
 import ast
 import json

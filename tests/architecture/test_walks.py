@@ -1,4 +1,4 @@
-"""The walks on the architecture page are those of the code, and none is long."""
+"""The walks on the architecture page match the code, and none is long."""
 
 import pytest
 from walks import BLOCK, MAX_TO_SOCKET, PAGE, WALKS, collect, render

@@ -1,4 +1,4 @@
-"""The words of the source and of the pages: each actor has a name, and the terms stand in the glossary."""
+"""Vocabulary of source and pages: each actor has a name, and the terms are in the glossary."""
 
 import re
 from pathlib import Path

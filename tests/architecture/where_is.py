@@ -1,4 +1,4 @@
-"""Questions of a new maintainer, the file that answers each, and a definition that must stand there."""
+"""Questions of a new maintainer, the file that answers each, and a definition that it must contain."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Fixtures for the bundled skills: a way to run their scripts, and a folder full of odd files."""
+"""Fixtures for the bundled skills: a script runner, and a folder of unusual files."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def run() -> Run:
 
 @pytest.fixture(scope="session")
 def script_python(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """An interpreter that has what the market scripts depend on, made once for all test processes."""
+    """An interpreter with the dependencies of the market scripts, created once for all test processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "script-python"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -61,7 +61,7 @@ def script_python(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 @pytest.fixture
 def odd_folder(tmp_path: Path) -> Iterator[Path]:
-    """Text beside binary, broken, unreadable, huge, oddly named and special files."""
+    """A folder with text, binary, broken, unreadable, huge, oddly named and special files."""
     root = tmp_path / "odd"
     (root / "node_modules" / "left").mkdir(parents=True)
     (root / "node_modules" / "left" / "index.js").write_text("// TODO: never read\n")

@@ -1,4 +1,4 @@
-"""Start the script of a skill and return how it ended."""
+"""Run the script of a skill and return its outcome."""
 
 import json
 import subprocess

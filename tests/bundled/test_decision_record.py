@@ -1,4 +1,4 @@
-"""The interview that ends in a decision record: it keeps what it was told and asks for the rest."""
+"""The interview for a decision record: it keeps earlier answers and asks for missing ones."""
 
 import os
 from pathlib import Path

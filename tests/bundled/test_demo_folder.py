@@ -1,4 +1,4 @@
-"""`demos/basic_demo_skills`: the skills that ship, as skills of a project."""
+"""`demos/basic_demo_skills`: the bundled skills, used in a project."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The hello-extended skill: its script, and its toolset when the runtime's base class is there."""
+"""The hello-extended skill: its script, and its toolset if the base class is available."""
 
 import importlib.util
 from functools import partial
@@ -55,7 +55,7 @@ def test_an_invalid_time_or_zone_prints_a_message(run: Run, arguments: list[str]
 
 
 class Hello(Protocol):
-    """The tools of the toolset, as a caller sees them."""
+    """The tools of the toolset, from the caller's view."""
 
     def get_tools(self) -> list[FunctionType]: ...
     async def greet_in_language(self, name: str, language: str = "en") -> dict[str, Any]: ...

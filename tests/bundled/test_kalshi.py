@@ -1,4 +1,4 @@
-"""The market scripts, against a local server that behaves like the public API."""
+"""The market scripts, against a local server that imitates the public API."""
 
 import json
 import os
@@ -71,7 +71,7 @@ TRADES = [
 
 @dataclass(slots=True)
 class Api:
-    """The server's address, the requests it got, and a switch that lets its slow answers go."""
+    """The server's address, its received requests, and an event that releases slow answers."""
 
     url: str = ""
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list[tuple[str, dict[str, str]]])
@@ -84,7 +84,7 @@ class Api:
         return {key: items[start:end], "cursor": f"c{end}" if end < len(items) else ""}
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
-        """Status and body for a path of the API; a body that is text is sent as it is."""
+        """Return status and body for a path of the API; a string body is sent unchanged."""
         if self.busy:
             self.busy -= 1
             return 429, {"error": {"code": "too_many_requests", "message": "too many requests"}}
@@ -175,7 +175,7 @@ def api() -> Iterator[Api]:
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """Runs a script against the server: its exit code, output and errors."""
+    """Runs scripts against the server."""
 
     python: Path
     url: str

@@ -1,4 +1,4 @@
-"""The report drafter: what is written, that it is escaped, and that the page stands on its own."""
+"""The report drafter: its content is escaped, and the page is self-contained."""
 
 import json
 from html.parser import HTMLParser
@@ -31,7 +31,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """Reads a page; fails on tags that do not nest; keeps what a browser would load or run."""
+    """A parser that rejects badly nested tags and collects what a browser would load or run."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

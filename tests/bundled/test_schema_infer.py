@@ -1,4 +1,4 @@
-"""The skill that infers schemas: real data in, a schema with its evidence out, over as many turns as it takes."""
+"""The skill that infers schemas: real data in, a schema with evidence out, over several turns."""
 
 import json
 import os

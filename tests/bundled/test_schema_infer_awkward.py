@@ -1,4 +1,4 @@
-"""Data as people have it: marks, gaps, broken lines, odd numbers, the whole of TypeScript's ways to say a type."""
+"""Awkward data: byte order marks, gaps, broken lines, odd numbers, and all TypeScript type forms."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Skills with an `impl.py`, written where a test wants them."""
+"""Skills with an `impl.py`, written to any folder."""
 
 from pathlib import Path
 

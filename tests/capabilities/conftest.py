@@ -1,4 +1,4 @@
-"""A workspace that nothing of this machine leaks into."""
+"""A workspace isolated from this machine."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run that calls two skills: one asks and has a keyed effect, one has an effect that nobody may repeat."""
+"""A run that calls two skills: one asks and has a keyed effect, the other an unrepeatable effect."""
 
 from pathlib import Path
 

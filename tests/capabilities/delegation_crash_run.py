@@ -1,4 +1,4 @@
-"""A run that calls a skill which hands its work to another one; that one asks, and has an effect nobody may repeat."""
+"""A run whose skill delegates to another one, which asks and has an unrepeatable effect."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model as bounded advisor: what it says is checked before anything acts on it."""
+"""A model as bounded advisor: its advice is checked before use."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ MULTI = "\ninteraction_outcomes: {allowed_intermediate_states: [input_required]}
 
 @dataclass
 class SayingAdvisor:
-    """Says one thing after the other, and keeps what it was asked."""
+    """An advisor that gives scripted answers and records its questions."""
 
     words: Sequence[str]
     asked: list[str] = field(default_factory=list[str])

@@ -1,4 +1,4 @@
-"""A skill that hands work to another skill: a run of its own, found again, bounded by what is above it."""
+"""A skill that delegates to another skill: a separate run, reused, bounded by its parents."""
 
 import json
 from pathlib import Path
@@ -281,7 +281,7 @@ def execute(context):
 def test_python_caller_that_dies_while_the_child_works_finds_the_same_run(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A router that fails after it has driven the child stands for a process that ends there."""
+    """The router fails after driving the child, like a process that ends there."""
     write_parent(workspace)
     write_child(workspace, contract=WRITES, impl=TOUCHES)
     real = create_run_router(workspace)

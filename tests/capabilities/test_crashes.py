@@ -1,4 +1,4 @@
-"""A run with callable skills, killed with SIGKILL at its traces: the same end, nothing lost, nothing twice.
+"""A run with callable skills, killed with SIGKILL at its crash points: the same end, nothing lost or repeated.
 
 A sample: each boundary between parent and child, a third of those of steps, and a few starts of processes and
 transactions; `METIER_CRASH_ALL=1` kills at every point.
@@ -50,7 +50,7 @@ def delegating_baseline(delegating_kit: CrashKit) -> Baseline:
 
 
 def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
-    """Before and after take turns in what is left; the engine's own matrix has the others."""
+    """Alternate before and after for other points; the engine's own matrix covers the rest."""
     if IS_WHOLE:
         return list(points)
 

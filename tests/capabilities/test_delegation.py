@@ -1,4 +1,4 @@
-"""Work that one skill hands to another: routed, bounded, waited for."""
+"""Delegation between skills: routed, bounded, awaited."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A skill's process does what its contract declares, and nothing else."""
+"""A skill's process does only what its contract declares."""
 
 import socket
 from pathlib import Path

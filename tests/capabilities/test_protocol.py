@@ -1,4 +1,4 @@
-"""States, their two mappings, and the forms that are asked with."""
+"""States, their two mappings, and input forms."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The questions of skills: choices and required fields as the contract has them, the first time and again."""
+"""Questions of skills: choices and required fields follow the contract, initially and on repetition."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The same message, delivered a second time while the first delivery is worked on."""
+"""A message that is delivered again while the first delivery is processed."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

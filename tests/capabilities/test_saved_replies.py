@@ -85,7 +85,7 @@ async def probe_after_a_kill(
     is_enclosed: bool = False,
     is_claimed: bool = False,
 ) -> ToolResult | None:
-    """Probe a step whose process ran to its end while the agent that started it died."""
+    """Probe a step whose process completed after the agent that started it died."""
     spool = workspace / "runs" / "r1" / "spool" / "1.1-1"
     spool.parent.mkdir(parents=True)
     (workspace / "effects").mkdir()

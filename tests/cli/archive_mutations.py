@@ -1,4 +1,4 @@
-"""Changes to the file of an exported run, each of which must be refused. Those of members are signed again."""
+"""Mutations of an exported run's file, all of which must be rejected. Those of members are signed again."""
 
 import hashlib
 import io
@@ -33,7 +33,7 @@ def write_members(
 
 
 def sign(members: Members, **fields: object) -> Members:
-    """As an attacker does who knows the format."""
+    """Sign the archive like an attacker who knows the format."""
     own = {name: data for name, data in members.items() if name != MANIFEST}
     manifest = cast("dict[str, Any]", json.loads(members[MANIFEST]))
     manifest |= {"members": {name: hashlib.sha256(data).hexdigest() for name, data in own.items()}, **fields}

@@ -1,4 +1,4 @@
-"""`agent chat` at a real terminal: a pseudo-terminal, its screen as text, and the keys of a person."""
+"""`agent chat` at a pseudo-terminal: its screen as text, and the user's keys."""
 
 import codecs
 import os
@@ -48,7 +48,7 @@ class Terminal:
         os.write(self._descriptor, keys.encode())
 
     def wait_for(self, text: str) -> str:
-        """Until the screen shows the text; what it showed up to there, since the last wait."""
+        """Wait until the screen shows the text; return the output since the last wait."""
         deadline = time.monotonic() + SECONDS
         while text not in self._seen:
             left = deadline - time.monotonic()
@@ -59,13 +59,13 @@ class Terminal:
         return shown
 
     def forget(self) -> None:
-        """Drop what the screen has shown. For a process that is stopped, so that nothing more arrives."""
+        """Drop the output so far, for a stopped process that prints nothing more."""
         while self._read(0):
             pass
         self._seen = ""
 
     def hang_up(self) -> None:
-        """Close the terminal under the process, as a window that is closed does."""
+        """Close the terminal under the process, like closing its window."""
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -99,7 +99,7 @@ def chat_terminal(folder: Path, *args: str, **environment: str) -> Generator[Ter
 
 @contextmanager
 def agent_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
-    """Start the real program at a terminal that is its own."""
+    """Start the real program at its own terminal."""
     controller, terminal = pty.openpty()
     variables = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment}
     process = subprocess.Popen(

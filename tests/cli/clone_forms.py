@@ -1,5 +1,5 @@
 # ruff: noqa: E501  one script, one line
-"""Ways in which files of somebody else get into a folder, and ways in which a person makes them. Each is a script."""
+"""Ways in which foreign files get into a folder, and ways in which a user creates them. Each is a script."""
 
 FOREIGN: dict[str, str] = {
     "clone": "git clone -q $UP $W",

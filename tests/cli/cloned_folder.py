@@ -1,4 +1,4 @@
-"""A repository that somebody cloned, for tests of what its files may say."""
+"""A cloned repository, for tests of what its files may do."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def fill(clone: Workspace, files: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """A stranger's commit, as `git clone` checks it out."""
+    """Clone a foreign commit with these files."""
     upstream = clone.folder.with_name("upstream")
     for name, text in files.items():
         file = upstream / name

@@ -36,7 +36,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServe
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, workspace: Workspace) -> Workspace:
-    """An empty folder that the person fills with `fill`; the model is the person's own word."""
+    """An empty folder to fill with `fill`; the model comes from the user's settings."""
     monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL", model.url)
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "openai")
     monkeypatch.setenv("AGENT_MODEL_NAME", "m")

@@ -1,4 +1,4 @@
-"""A static embedding model as real files in a folder: what model2vec and sentence-transformers save, in small."""
+"""A small static embedding model in the file formats of model2vec and sentence-transformers."""
 
 import ctypes
 import json
@@ -23,7 +23,7 @@ class Tensor(NamedTuple):
 
 
 def build_vectors(concepts: Sequence[Sequence[str]] = CONCEPTS) -> list[list[int]]:
-    """Of each word: a one for what it means. The unknown token points where no text does."""
+    """Build one-hot vectors by meaning; the unknown token has a direction of its own."""
     return [[9, -9, 9]] + [[int(word in concept) for concept in concepts] for word in WORDS[1:]]
 
 
@@ -33,7 +33,7 @@ def build_table(vectors: Sequence[Sequence[float]] | None = None, *, kind: str =
 
 
 def serialize(tensors: Mapping[str, Tensor]) -> bytes:
-    """The bytes of a safetensors file."""
+    """Return the bytes of a safetensors file."""
     specs: dict[str, safetensors.TensorSpec] = {}
     kept: list[ctypes.Array[ctypes.c_char]] = []
     for name, tensor in tensors.items():
@@ -48,7 +48,7 @@ def serialize(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def build_tokenizer() -> str:
-    """One token for each word, in lower case."""
+    """Build a tokenizer with one lowercase token per word."""
     tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -56,7 +56,7 @@ def build_tokenizer() -> str:
 
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor] | None = None) -> Path:
-    """As model2vec saves one."""
+    """Write a model in the format of model2vec."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(serialize(tensors or {"embeddings": build_table()}))
     (folder / "tokenizer.json").write_text(build_tokenizer(), encoding="utf-8")

@@ -31,7 +31,7 @@ class EmbeddingsServer:
 
     @property
     def texts(self) -> list[str]:
-        """Every text that was embedded, in order."""
+        """Return every embedded text in order."""
         return [text for body in self.received for text in body["input"]]
 
     def answer(self, body: dict[str, Any]) -> tuple[bytes, int]:

@@ -1,8 +1,8 @@
-"""A server of the Model Context Protocol that does what the call says, most of it bad. Plain JSON-RPC, no SDK.
+"""A scripted MCP server with mostly hostile behavior. Plain JSON-RPC, no SDK.
 
 It works in its current folder: `calls.txt` gets a line for each call, `starts.txt` one for each start with its process,
-and while there is a file `changed` it describes its tools differently. Where there is a file `mute`, it says there that
-it has begun, and nothing else to anybody.
+and if there is a file `changed` it describes its tools differently. If there is a file `mute`, it notes its start there
+and sends nothing.
 """
 
 import json
@@ -76,7 +76,7 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def report_progress(message: str) -> None:
-    """Return when the client has read it."""
+    """Report progress and return after the client read it."""
     token = json.loads(Path("meta.json").read_text()).get("progressToken")
     params = {"progressToken": token, "progress": 1, "total": 2, "message": message}
     print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
@@ -85,7 +85,7 @@ def report_progress(message: str) -> None:
 
 
 def answer_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The calls that get a proper answer, whatever stands in it."""
+    """Answer the calls that get a well-formed reply with hostile content."""
     match name:
         case "secret":
             sys.stderr.write(f"my token is {os.environ.get('SERVER_TOKEN')}\n")

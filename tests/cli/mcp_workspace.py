@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol for tests: the real ones that `./dev test` installs, and a hostile one."""
+"""MCP servers for tests: the real ones installed by `./dev test`, and a hostile one."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def use_git() -> Definition:
 
 
 def find_everything() -> tuple[str, str]:
-    """Node and the server's entry."""
+    """Return Node and the server's entry file."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed: the server of npm cannot run")
@@ -47,7 +47,7 @@ def define(workspace: Workspace, **servers: Mapping[str, object]) -> None:
 
 
 def accept(workspace: Workspace, **servers: Mapping[str, object]) -> None:
-    """Define them and say yes to all of them."""
+    """Define servers and accept all of them."""
     define(workspace, **servers)
     assert workspace.agent("mcp", "accept", "--all", "--yes") == 0
     (workspace.folder / "starts.txt").unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def _use_installed(program: str, *args: str) -> Definition:
 
 
 def is_gone(process: int) -> bool:
-    """Waits for the end of a process that was told to go."""
+    """Wait for the end of a stopped process."""
     try:
         handle = os.pidfd_open(process)
     except ProcessLookupError:

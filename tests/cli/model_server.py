@@ -1,4 +1,4 @@
-"""A model behind a real socket: speaks the chat format of OpenAI-compatible servers and follows a script."""
+"""A model behind a real socket that speaks the OpenAI chat format and follows a script."""
 
 import json
 import socket
@@ -33,7 +33,7 @@ def fails(status: int, error: str = "scripted failure") -> Reply:
 
 @dataclass
 class ModelServer:
-    """Each request takes the next reply; the last one is given again and again."""
+    """A server that gives each request the next scripted reply and repeats the last one."""
 
     url: str = ""
     script: list[Reply] = field(default_factory=list[Reply])
@@ -137,7 +137,7 @@ def _serving(model: ModelServer, door: type[BaseHTTPRequestHandler]) -> Generato
     ended = threading.Event()
 
     def serve() -> None:
-        """`serve_forever` looks twice a second whether it shall end, and each test would wait for that."""
+        """Serve with a short poll interval: the default of `serve_forever` delays the end of each test."""
         while not ended.is_set():
             server.handle_request()
 

@@ -1,4 +1,4 @@
-"""Programs of npm that test doors from outside. `./dev test` installs them; without them their tests are skipped."""
+"""npm programs that test protocols from outside. `./dev test` installs them; otherwise the tests are skipped."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ _MODULES = Path(sys.prefix) / "servers-node" / "node_modules"
 
 
 def find_program(path: str) -> list[str]:
-    """The command that runs a file of an installed package, e.g. `acpx/dist/cli.js`."""
+    """Return the command that runs a file of an installed package, e.g. `acpx/dist/cli.js`."""
     file = _MODULES / path
     if not file.is_file() or not NODE.is_file():
         pytest.skip(f"{path.partition('/dist')[0]} is not installed; `./dev test` installs it where npm is")
@@ -20,5 +20,5 @@ def find_program(path: str) -> list[str]:
 
 
 def list_modules() -> Path:
-    """Folder of imported packages."""
+    """Return the folder of imported packages."""
     return _MODULES

@@ -1,4 +1,4 @@
-"""A tracing backend of thirty lines: takes OTLP over HTTP and keeps the spans and metrics that came."""
+"""A small tracing backend that stores spans and metrics sent with OTLP over HTTP."""
 
 import gzip
 import threading
@@ -39,7 +39,7 @@ class Receiver:
     """Of the last request, with names in lower case."""
 
     def tree(self) -> list[str]:
-        """Every span as its name behind those of the spans above it, sorted by the order in which they began."""
+        """Return every span as the path of its ancestors' names, in start order."""
         names = {span.id: span for span in self.spans}
 
         def path(span: Received) -> str:

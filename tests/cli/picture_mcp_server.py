@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol with one tool, whose result is a picture and something that is none."""
+"""An MCP server with one tool whose result has a picture and an invalid one."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Small pictures and a document, made by hand."""
+"""Small handmade pictures and a document."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol that looks where it should not: one tool, which says what it could reach."""
+"""An MCP server with one tool that tries to reach forbidden things and reports what it reached."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A model behind a real socket that several runs ask at once: it answers each by the role in its system prompt."""
+"""A model behind a real socket, shared by several runs: it answers by the role in the system prompt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ BOSS = "boss"
 
 @dataclass
 class RoleModel(ModelServer):
-    """The reply to a role is the one for the turn that its request is at; the last one is given again and again."""
+    """A server that answers by role and turn and repeats the last reply."""
 
     lines: Mapping[str, Sequence[Reply]] = field(default_factory=dict[str, Sequence[Reply]])
 

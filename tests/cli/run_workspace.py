@@ -49,7 +49,7 @@ class Workspace:
         return file
 
     def run_ids(self) -> list[str]:
-        """In the order in which they began, which the ids of one second do not tell."""
+        """Return the IDs in start order, which IDs of the same second do not show."""
         return sorted((path.name for path in (self.folder / "runs").glob("2*")), key=self._find_begin)
 
     def _find_begin(self, run_id: str) -> tuple[str, str, str]:
@@ -91,7 +91,7 @@ print(json.dumps({"summary": words}))
 
 
 def close_after_reader(pipe: int) -> None:
-    """Close our end of a pipe once the program at the other end is gone: an end of file must not wake it before."""
+    """Close our end of a pipe after the reader is gone: an end of file must not wake it earlier."""
     poller = select.poll()
     poller.register(pipe, 0)
     assert poller.poll(60_000), "the program that reads the pipe is still there"
@@ -102,7 +102,7 @@ BREAK = 'import sys\nsys.stderr.write("no luck\\n")\nsys.exit(3)\n'
 
 
 def run_approved(workspace: Workspace) -> int:
-    """Run a task whose one command asks for an approval, and approve it."""
+    """Run a task with one command that needs approval, and approve it."""
     assert workspace.agent("run", "Do it", "-q", "--output-format", "json") == 3
     (approval,) = [event for event in workspace.events() if event["event_type"] == "approval_requested"]
     assert workspace.agent("approvals", "approve", approval["payload"]["approval_id"]) == 0

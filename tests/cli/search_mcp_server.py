@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol that searches, for tests: it answers with a list, or with text."""
+"""An MCP server with a search tool that answers with a list or with text."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Agents in force: what an `AGENT.md` decides in a run, and how `agent agents` shows it."""
+"""Effects of an `AGENT.md` on runs, and `agent agents`."""
 
 import io
 import json

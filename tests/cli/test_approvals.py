@@ -1,4 +1,4 @@
-"""`agent approvals`: a question outlives its process, and has exactly one answer."""
+"""`agent approvals`: an approval outlives its process and has exactly one decision."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ ASK = ("run", "Greet", "--profile", "guarded")
 
 @pytest.fixture
 def parked(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
-    """The id of an approval that a run waits for."""
+    """The ID of a pending approval."""
     workspace.add_skill("echo", "Say it again with a script.", echo=ECHO)
     (workspace.folder / "out").mkdir(exist_ok=True)
     model.follow(calls("script_run", skill_name="echo", script_name="echo", args=["one"]), says("Done."))

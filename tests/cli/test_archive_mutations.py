@@ -1,4 +1,4 @@
-"""Files of runs that were changed: refused whole, with a sentence, and nothing of them is kept."""
+"""Modified run files are rejected completely with a message."""
 
 import os
 from pathlib import Path

@@ -20,7 +20,7 @@ PNG = build_png(40, 30)
 
 
 def read_shown(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pieces of user messages that are no text."""
+    """Return the non-text parts of user messages."""
     lists = [message["content"] for message in body["messages"] if isinstance(message["content"], list)]
     return [piece for pieces in lists for piece in cast("list[dict[str, Any]]", pieces) if piece["type"] != "text"]
 

@@ -1,4 +1,4 @@
-"""`agent run --detach` without a worker: one starts itself, serves what is queued, and leaves; `agent runs attach`."""
+"""`agent run --detach` without a worker: one starts automatically and exits; `agent runs attach`."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ type Capture = pytest.CaptureFixture[str]
 
 
 def find_workers(folder: Path) -> list[int]:
-    """Processes of workers that started themselves in this folder."""
+    """Return worker processes that were started automatically in this folder."""
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

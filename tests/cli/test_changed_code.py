@@ -1,4 +1,4 @@
-"""The files of a skill are pinned by their hash: a run that waited goes on with others only where that is accepted."""
+"""Skill files are pinned by hash: a paused run continues with changed ones only after acceptance."""
 
 import json
 import os
@@ -29,7 +29,7 @@ ACCEPT = "--accept-changed-skills"
 
 @pytest.fixture
 def waiting(workspace: Workspace, model: ModelServer) -> str:
-    """A run that asks something, and runs a script when it is answered."""
+    """A run that asks a question and runs a script after the answer."""
     workspace.configure(model=use_model(model), runtime=QUICK)
     workspace.add_skill("writer", "Write a line.", write=OLD)
     return park(workspace, model)
@@ -51,19 +51,19 @@ def change(folder: Path) -> None:
 
 
 def said(model: ModelServer) -> str:
-    """The script's output, as the model read it; empty if it didn't run."""
+    """Return the script's output from the model's view; empty if it didn't run."""
     results = [message["content"] for message in model.received[-1]["messages"] if message["role"] == "tool"]
     return "new" if "the new script ran" in str(results) else "old" if "the old script ran" in str(results) else ""
 
 
 def answer_read(model: ModelServer) -> list[str]:
-    """The answer to the model's question, as the last request has it."""
+    """Return the answer to the model's question from the last request."""
     results = [str(message["content"]) for message in model.received[-1]["messages"] if message["role"] == "tool"]
     return [json.loads(text)["answer"] for text in results if text.startswith('{"answer"')]
 
 
 def append_entry(run_id: str, entry: Entry) -> None:
-    """Write an entry as another process would that drove the run for a moment."""
+    """Write an entry like another process that drives the run briefly."""
 
     async def append() -> None:
         async with open_runtime(open_host(None)) as runtime, runtime.writing(run_id) as log:

@@ -1,4 +1,4 @@
-"""`agent chat` from a pipe: what goes in as lines comes out as answers, and nothing is lost when it is killed."""
+"""`agent chat` from a pipe: lines are answered, and a kill loses nothing."""
 
 import io
 import json
@@ -21,7 +21,7 @@ type Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def say(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Pipe lines into a chat; exit code, stdout and stderr."""
+    """Pipe lines into a chat; return exit code, stdout and stderr."""
 
     def pipe(text: str, *args: str) -> tuple[int, str, str]:
         capsys.readouterr()

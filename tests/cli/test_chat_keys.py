@@ -19,7 +19,7 @@ def open_chat(workspace: Workspace, *args: str) -> AbstractContextManager[Termin
 
 
 def said(model: ModelServer) -> list[str]:
-    """The last message of each request."""
+    """Return the last message of each request."""
     return [str(each["messages"][-1]["content"]).partition("\n\n# Environment")[0] for each in model.received]
 
 

@@ -1,4 +1,4 @@
-"""The prompt of a chat while turns run: queue, interruption, own commands, files, permissions, editor."""
+"""The chat prompt during turns: queue, interruption, custom commands, files, permissions, editor."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ CTRL_G, CTRL_O = "\x07", "\x0f"
 
 
 def said(model: ModelServer) -> list[str]:
-    """The conversation in the last request."""
+    """Return the conversation in the last request."""
     messages = model.received[-1]["messages"]
     return [str(each["content"]).partition("\n\n# Environment")[0] for each in messages if each["role"] != "system"]
 

@@ -1,4 +1,4 @@
-"""External servers in a chat: started once, by the first turn that needs them, and gone when the chat is."""
+"""External servers in a chat: started once when needed, and stopped with the chat."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ ASKS_NOTHING = ("--profile", "permissive")
 
 
 def list_servers(workspace: Workspace) -> list[int]:
-    """The process of each start."""
+    """Return the process of each server start."""
     return [int(line) for line in (workspace.folder / "starts.txt").read_text(encoding="utf-8").splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The prompt comes back after Ctrl-C whatever is under way, and a chat that waits uses no processor time."""
+"""Ctrl-C always returns to the prompt, and an idle chat uses no processor time."""
 
 import os
 import time
@@ -61,7 +61,7 @@ def test_an_idle_chat_uses_no_processor_time(workspace: Workspace, model: ModelS
 
 
 def measure_idle_cpu(pid: int) -> float:
-    """The processor time that a process uses while the person does nothing."""
+    """Measure the processor time of a process while the user is idle."""
     before = read_cpu_seconds(pid)
     Event().wait(IDLE_SECONDS)
     return read_cpu_seconds(pid) - before

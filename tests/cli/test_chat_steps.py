@@ -16,7 +16,7 @@ def open_chat(workspace: Workspace, *args: str) -> AbstractContextManager[Termin
 
 
 def list_changes(shown: str) -> list[str]:
-    """The lines of the diffs on a screen, with their numbers."""
+    """Return the diff lines on a screen with their numbers."""
     return [line.strip() for line in shown.splitlines() if re.match(r"\s+\d+ [-+ ]", line)]
 
 

@@ -1,4 +1,4 @@
-"""Talking at a real terminal: streaming, Ctrl-C, Ctrl-D, many lines, completion, approvals in place."""
+"""A chat at a real terminal: streaming, Ctrl-C, Ctrl-D, multiline input, completion, inline approvals."""
 
 import pytest
 from chat_pty import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP, chat_terminal
@@ -11,7 +11,7 @@ PROMPT = "you>"
 
 
 def said_last(model: ModelServer) -> str:
-    """Without the note on date, system and folder."""
+    """Return the last message without the note on date, system and folder."""
     return str(model.received[-1]["messages"][-1]["content"]).partition("\n\n# Environment")[0]
 
 

@@ -1,4 +1,4 @@
-"""`agent check`: which skills are active, what each brings, why one cannot be loaded."""
+"""`agent check`: active skills, their contents, and load failures."""
 
 import json
 import os
@@ -175,7 +175,7 @@ def test_skill_of_the_home_folder_is_opt_in_and_needs_trust(
 
 
 def test_all_commands_agree_on_precedence(home: Path, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One name in every place; the winner is taken away until only the bundled one is above the user's."""
+    """The skill exists in every place; the winner is removed repeatedly."""
     monkeypatch.setenv("AGENT_SKILLS", "hello-extended")
     places = ["skills", ".agent/skills", ".nanobot/skills", ".agents/skills", ".claude/skills"]
     order = [Path(place) / "hello-extended" for place in places]

@@ -1,4 +1,4 @@
-"""`--ci`: what a build machine sees of a run, and the files that it keeps."""
+"""`--ci`: output and files of a run on a build machine."""
 
 from pathlib import Path
 from xml.etree import ElementTree as ET

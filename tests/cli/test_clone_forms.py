@@ -1,4 +1,4 @@
-"""Recognize whether files were made here, for many ways in which files get into a folder."""
+"""Detection of files created by the user, for many ways in which files get into a folder."""
 
 import json
 import os
@@ -17,7 +17,7 @@ for member in zipfile.ZipFile(sys.argv[1]).infolist():
     moment = time.mktime((*member.date_time, 0, 0, -1))
     os.utime(path, (moment, moment))
 """
-"""As `unzip` does."""
+"""Unpack an archive like `unzip`."""
 FILES = {
     "agent.yaml": "{}",
     ".agent/policy.yaml": "rules: []\n",
@@ -28,7 +28,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def upstreams(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home, and the repositories of somebody else; each test has a copy."""
+    """A home and foreign repositories; each test has a copy."""
     base = tmp_path_factory.mktemp("upstreams")
     home = base / "home"
     home.mkdir()

@@ -1,4 +1,4 @@
-"""Hooks and a cloned folder: it decides nothing about the commands of the user's own home folder."""
+"""Hooks and a cloned folder: it cannot affect the hooks of the user's home folder."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ type Capture = pytest.CaptureFixture[str]
 
 
 def note(file: Path, word: str) -> str:
-    """Hooks that write a word into a file when a run begins."""
+    """Return hooks that write a word to a file at the start of a run."""
     command = {"type": "command", "command": f"cat > /dev/null; echo {word} >> {file}"}
     return json.dumps({"hooks": {"SessionStart": [{"hooks": [command]}]}})
 

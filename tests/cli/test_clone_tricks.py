@@ -1,4 +1,4 @@
-"""Ways by which a clone could pass for a folder that the person made or trusted."""
+"""Ways by which a clone could pass for a trusted folder."""
 
 import io
 import json
@@ -153,7 +153,7 @@ def test_pulled_database_log_is_not_applied_to_the_users_runs(
 
 
 def add_home_skill(clone: Workspace) -> None:
-    """A skill that the user installed and trusted for other folders, and that may write without a question."""
+    """Add a skill that the user installed and trusted for other folders and that writes without approval."""
     folder = Path(os.environ["HOME"]) / ".agent/skills/deploy"
     folder.mkdir(parents=True)
     words = "---\nname: deploy\ndescription: Deploys the site.\nallowed-tools: Write\n---\nRun the commands.\n"

@@ -1,4 +1,4 @@
-"""`agent cost` adds up what runs used; a price that is not known is not zero."""
+"""`agent cost` adds up the usage of runs; an unknown price is not zero."""
 
 import json
 import re

@@ -26,7 +26,7 @@ type Prepare = Callable[..., RoleModel]
 
 @pytest.fixture
 def prepare(workspace: Workspace) -> Iterator[Prepare]:
-    """A lead that hands work on, and a helper that runs a script of a skill."""
+    """Create a lead agent that delegates, and a helper that runs a script of a skill."""
     model = RoleModel()
     mark = workspace.folder / "mark"
     workspace.add_skill("marker", "Leave a mark with a script.", leave=MARK.format(mark))

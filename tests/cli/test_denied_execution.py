@@ -1,4 +1,4 @@
-"""A program that a rule denies is not executed in a sandbox, whatever starts it and whatever it is called there."""
+"""A denied program does not run in a sandbox, whatever starts it and under any name."""
 
 import json
 import os
@@ -55,7 +55,7 @@ os.execve(made, ["x", sys.argv[1]], {})
 
 @pytest.fixture(params=["full", "kernel"])
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
-    """Makes runs use this level; skips aloud where it cannot be shown."""
+    """Use this sandbox level for runs; skip if it is unavailable."""
     wanted: Level = request.param
     trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
     if not trial.works:
@@ -67,7 +67,7 @@ def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def run_detours(workspace: Workspace, model: ModelServer, *, denied: str) -> list[str]:
-    """The ways by which the file was made, though a person let the command run."""
+    """Return the indirections that created the file despite an approval."""
     lines = [f"({line.format(f'out/made-{number}')})" for number, line in enumerate(DETOURS)]
     rules = [{"tool": "Bash", "allow": False, "when": {"command": {"startsWith": denied}}}]
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "strict"})

@@ -1,4 +1,4 @@
-"""`agent run --detach` and `agent worker --once`: a run is left in the store, and whoever works drives it."""
+"""`agent run --detach` and `agent worker --once`: a stored run is driven by any worker."""
 
 import json
 import os
@@ -157,7 +157,7 @@ def test_a_run_that_cannot_be_built_fails_after_its_attempts(
 
 
 def test_a_stopped_worker_releases_its_run(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
-    """The step under way ends in its grace period; the next worker goes on behind it, and does not repeat it."""
+    """The current step finishes in its grace period; the next worker continues without repeating it."""
     fifo = workspace.folder / "pipe"
     os.mkfifo(fifo)
     workspace.add_skill("waiter", "Wait for words.", wait=WAIT)

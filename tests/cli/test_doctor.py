@@ -1,4 +1,4 @@
-"""`agent doctor` tells what works here and never a secret."""
+"""`agent doctor` reports what works on this machine and no secrets."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`--dry-run`: the same planning, and nothing that leaves the process. Proven by an audit hook in a real process."""
+"""`--dry-run`: the same plan without external effects, proven by an audit hook in a real process."""
 
 import json
 import subprocess
@@ -113,7 +113,7 @@ def test_dry_run_false_is_a_live_run(workspace: Workspace, model: ModelServer) -
 
 
 def _watch(workspace: Workspace, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process that is watched from the first import on."""
+    """Run the command in a process with an audit hook from the first import."""
     return subprocess.run(
         [sys.executable, "-c", WATCHED + COMMAND, *args], cwd=workspace.folder, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, check=False,

@@ -1,4 +1,4 @@
-"""`routing.embeddings` at the door: fused with words, cached, recorded, and never in the way."""
+"""`routing.embeddings` end to end: combined with words, cached, recorded, and never blocking."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def embeddings() -> Iterator[EmbeddingsServer]:
 def garage(
     workspace: Workspace, model: ModelServer, embeddings: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
 ) -> Workspace:
-    """Skills of which one means what the request means, in other words."""
+    """Skills, one of which has the meaning of the request in other words."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(workspace.folder.parent / "cache"))
     configure(workspace, model, embeddings)
     workspace.add_skill("workshop", "Repair the engine of a vehicle.")
@@ -230,7 +230,7 @@ def test_a_clone_cannot_enable_embeddings(
 def test_vectors_received_before_the_timeout_are_cached(
     garage: Workspace, model: ModelServer, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A large catalog takes several requests; the next command goes on where the last one stopped."""
+    """A large catalog takes several requests; the next command continues after the last one."""
     for number in range(70):
         garage.add_skill(f"song-{number}", f"Sing melody {number}.")
     configure(garage, model, embeddings, timeout_seconds=2)

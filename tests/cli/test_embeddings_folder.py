@@ -1,4 +1,4 @@
-"""`routing.embeddings.folder` at the door: a model in a folder, fused with words, kept, on record, never in the way."""
+"""`routing.embeddings.folder` end to end: a local model, combined with words, cached, recorded."""
 
 import json
 import math
@@ -24,7 +24,7 @@ PACKAGES = ("safetensors", "tokenizers")
 
 @pytest.fixture
 def shed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """Skills of which one means what the request means, in other words, and a model that knows it. Nothing answers."""
+    """Skills, one of which has the meaning of the request in other words, and a model; no chat model answers."""
     shed = Workspace(tmp_path / "work")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -38,7 +38,7 @@ def shed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 @pytest.fixture
 def garage(workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """The same, with a model that answers."""
+    """The same with a chat model that answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(workspace.folder.parent / "cache"))
     fill_garage(workspace)
     configure(workspace, model)
@@ -121,7 +121,7 @@ def test_a_text_is_embedded_once_and_cached_by_its_content(shed: Workspace, caps
 def test_a_changed_model_gets_new_vectors_despite_equal_size_and_time(
     shed: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a process that holds the old one in memory."""
+    """The process still has the old model in memory."""
     file = shed.folder / "models/small/model.safetensors"
     old = file.stat()
     assert "workshop" in names(route(shed, capsys))
@@ -170,7 +170,7 @@ def test_a_sentence_transformers_folder_is_supported(shed: Workspace, capsys: py
 def test_a_model_with_fewer_vectors_than_tokens_and_token_weights_is_supported(
     shed: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As model2vec saves one whose words share vectors."""
+    """The format of model2vec for words that share vectors."""
     table = build_table([[9, -9, 9], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0.6, 0.8]])
     rows = [vector.index(1) + 1 if 1 in vector else 0 for vector in build_vectors()]
     rows[WORDS.index("vehicle")] = 4
@@ -219,7 +219,7 @@ def test_a_shown_prompt_has_the_order_of_the_run(shed: Workspace, capsys: pytest
 def test_links_in_a_folder_outside_the_project_may_point_anywhere(
     garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in the cache of a model hub, whose folders hold links to files that lie elsewhere."""
+    """A model hub's cache has folders of links to files elsewhere."""
     wanted = route(garage, capsys)
     outside = Path(os.environ["HOME"]) / "hub"
     shutil.move(garage.folder / "models/small", outside / "blobs")

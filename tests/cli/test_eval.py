@@ -56,7 +56,7 @@ sys.addaudithook(_refuse)
 
 @contextmanager
 def no_network() -> Generator[None]:
-    """Every connection and look-up of a name fails, also those that a library makes."""
+    """Make every connection and name lookup fail, including those of libraries."""
     _BLOCKED[0] = True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Evals copy files into the folder of a case, where a model reads them: no link brings a file of the person there."""
+"""Evals copy files into a case folder that a model reads: links must not expose user files."""
 
 import json
 from pathlib import Path

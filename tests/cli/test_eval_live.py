@@ -109,7 +109,7 @@ def test_another_model_can_be_selected_by_name(skill: Path, model: ModelServer, 
 
 
 class Halting(list[Reply]):
-    """Lets the server fall silent after so many replies."""
+    """A script that silences the server after a number of replies."""
 
     def __init__(self, replies: list[Reply], model: ModelServer, *, after: int) -> None:
         super().__init__(replies)

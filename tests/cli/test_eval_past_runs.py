@@ -1,4 +1,4 @@
-"""Triggers by the router, changes tried on past runs, and cases made of them: all without a model."""
+"""Trigger evals, backtests of changes on past runs, and cases created from them, all without a model."""
 
 import json
 import shutil

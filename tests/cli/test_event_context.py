@@ -15,7 +15,7 @@ ALLOWED = ("tool_approvals:", "  rules:", "    - {tool: delegate, allow: true}",
 
 
 def lines_of(err: str, action: str) -> list[list[str]]:
-    """The words of the console's lines about one type of event: time, trace, `turn`, number, skill, …"""
+    """Return the words of the console lines of one event type: time, trace, `turn`, number, skill, …"""
     return [line.split() for line in err.splitlines() if f" {action} " in line]
 
 

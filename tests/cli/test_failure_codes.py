@@ -1,4 +1,4 @@
-"""Failures of scripts and of the tools of skills and servers: the model reads their code, also where nothing ran."""
+"""Failures of scripts, skill tools and server tools: the model gets an error code even if nothing ran."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ DENY = "tool_approvals:\n  rules:\n    - {tool: script_run, verdict: deny, reaso
 
 
 def read_failures(model: ModelServer) -> list[dict[str, Any]]:
-    """Every failure in the last request, in the order of the calls, whoever's words they are put into."""
+    """Return every failure in the last request in call order, in any wording."""
     found: list[dict[str, Any]] = []
     for message in model.received[-1]["messages"]:
         text = str(message["content"])

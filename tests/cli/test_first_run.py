@@ -1,4 +1,4 @@
-"""The first minutes: a bare `agent` in an empty folder of a person who has set up nothing."""
+"""The first start: `agent` without arguments in an empty folder of a new user."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY
 
 @pytest.fixture
 def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer) -> Workspace:
-    """A person without settings and without a key, whose machine has a model server at the usual address."""
+    """A user without settings and keys, with a model server at the usual address."""
     home, folder = tmp_path / "home", tmp_path / "notes"
     home.mkdir()
     folder.mkdir()

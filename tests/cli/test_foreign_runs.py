@@ -1,4 +1,4 @@
-"""Runs that were not started here: an archive or a copied folder is evidence of what happened, and no authority."""
+"""Runs from elsewhere: an archive or a copied folder is a record of events and grants no authority."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def stranger_model() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def stranger(tmp_path: Path, stranger_model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """Another person's folder and home: everything is allowed in it."""
+    """Another user's folder and home, where everything is allowed."""
     folder = tmp_path / "stranger"
     folder.mkdir()
     made = Workspace(folder)
@@ -44,7 +44,7 @@ def stranger(tmp_path: Path, stranger_model: ModelServer, monkeypatch: pytest.Mo
 
 
 def leave(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    """Go on as another person, in another folder."""
+    """Continue as another user in another folder."""
     home = tmp_path / f"home of {name}"
     home.mkdir(exist_ok=True)
     monkeypatch.setenv("HOME", str(home))
@@ -60,7 +60,7 @@ def cut_after(kind: type) -> Change:
 
 
 def approve(entries: list[Entry]) -> list[Entry]:
-    """As if somebody had been asked and had agreed."""
+    """Append an approval as if a user had granted it."""
     kept = cut_after(DecisionMade)(entries)
     asked = ApprovalAsked(approval_id="ap-1", step_id="1.1", arguments_hash="0" * 64, reason="", expires_at="")
     decided = ApprovalDecided(
@@ -70,7 +70,7 @@ def approve(entries: list[Entry]) -> list[Entry]:
 
 
 def retry(entries: list[Entry]) -> list[Entry]:
-    """As if it had been in doubt, and a person had said to repeat it."""
+    """Append the decision to repeat a step with an unknown outcome."""
     kept = cut_after(StepStarted)(entries)
     doubt = StepInDoubt(step_id="1.1", known="x")
     resolved = DoubtResolved(step_id="1.1", answer="retry", answered_by="you")
@@ -78,7 +78,7 @@ def retry(entries: list[Entry]) -> list[Entry]:
 
 
 def repeatable(entries: list[Entry]) -> list[Entry]:
-    """As if the command only read, so that repeating it needs no question."""
+    """Mark the command as read-only, so that it can be repeated without approval."""
     kept = cut_after(StepStarted)(entries)
     last = kept[-1]
     assert isinstance(last, StepStarted)
@@ -96,7 +96,7 @@ CHANGES: dict[str, Change] = {
 
 
 def export_run(stranger: Workspace, model: ModelServer, change: Change, mark: Path) -> tuple[Path, str]:
-    """A stranger's archive: its journal ends before a command."""
+    """Export a foreign run whose journal ends before a command."""
     model.follow(calls("Bash", command=f"touch {mark}"), says("Done."))
     assert stranger.agent("run", "do it", "-q") == 0
     mark.unlink()

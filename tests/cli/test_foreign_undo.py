@@ -1,4 +1,4 @@
-"""Taking back what a run did writes files: only a run that was started here may say which, and what was in them."""
+"""Undo writes files: only a run started on this machine determines which, and their content."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ HOOK = "#!/bin/sh\ntouch ran\n"
 
 
 def make_archive(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Path:
-    """A run that removed a file, whose name was changed afterwards: to take it back is to make that file."""
+    """Create an archive of a run that removed a file, renamed afterwards: its undo would create that file."""
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "permissive"})
     workspace.write("hook.sh", HOOK)
     model.follow(calls("Bash", command="rm hook.sh"), says("Done."))
@@ -40,7 +40,7 @@ def make_archive(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Pa
 def imported(
     workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> Workspace:
-    """A folder of another person into which the run was imported."""
+    """Another user's folder that contains the imported run."""
     file = make_archive(workspace, model, tmp_path)
     folder, home = tmp_path / "own", tmp_path / "own-home"
     folder.mkdir()

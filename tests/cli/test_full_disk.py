@@ -1,4 +1,4 @@
-"""A disk without any room left, and without the reserve: what was done can be looked at, and old runs deleted."""
+"""A full disk without the reserve: runs can be viewed, and old ones deleted."""
 
 import os
 import shutil

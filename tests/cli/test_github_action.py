@@ -1,4 +1,4 @@
-"""The composite action: its scripts, run as a workflow runs them, against the command and an API on this machine."""
+"""The composite action: its scripts run like in a workflow, against the command and a local API."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Hidden characters in definitions: the model and the person see them as escapes, and are told."""
+"""Hidden characters in definitions are escaped for the model and the user, and reported."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A hook that rewrites calls (`updatedInput`) reaches nothing that rules, scope and schema keep from the model."""
+"""A hook that rewrites calls (`updatedInput`) cannot bypass rules, scope and schema."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ EDIT = "cat > /dev/null; n=$(cat number); cat edits/$n.json; echo $((n + 1)) > n
 
 
 def list_edits(outside: Path) -> list[tuple[str, dict[str, Any]]]:
-    """A harmless call of a tool, and what the hook makes of it."""
+    """Return harmless tool calls and the hook's edits."""
     write = [
         {"path": str(outside / "made.txt")},
         {"path": "../outside/made.txt"},
@@ -75,7 +75,7 @@ def list_edits(outside: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def name_call(tool: str, number: int) -> dict[str, str]:
-    """Arguments of a harmless call."""
+    """Return the arguments of a harmless call."""
     if tool == "Bash":
         return {"command": f"echo number-{number}"}
     return {"path": f"number-{number}", **({"content": "x"} if tool == "Write" else {})}

@@ -1,4 +1,4 @@
-"""Hooks: the user's commands at named moments of a run. They narrow, they are recorded, a replay runs none of them."""
+"""Hooks: user commands at defined points of a run. They restrict, are recorded, and don't run in a replay."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def hook(command: str, **more: object) -> dict[str, object]:
 
 
 def answer(**said: object) -> dict[str, object]:
-    """A hook that prints this."""
+    """Return a hook that prints this."""
     return hook(f"cat > /dev/null; echo '{json.dumps(said)}'")
 
 

@@ -1,4 +1,4 @@
-"""Callers that are careless, closed, cut off or hostile: odd arguments, streams that nobody reads, a damaged store."""
+"""Careless, disconnected and hostile callers: odd arguments, unread streams, a damaged store."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_command_without_its_subcommand_shows_its_help_line_by_line(words: list[
 
 
 def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tuple[str, int]:
-    """Read one line of a stream, then close it; the exit code when the process has ended."""
+    """Read one line of a stream, close it, and return the exit code."""
     process = subprocess.Popen(
         [AGENT, *args], cwd=workspace.folder, env=os.environ, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE if watched == "stdout" else subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`agent` imports nothing from the workspace: seen from processes that are started as a user starts them."""
+"""`agent` imports nothing from the workspace, tested in processes started like a user does."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The injection drill from the outside: the command itself, a model behind a socket, nobody at a terminal."""
+"""The injection drill from outside: the command, a model behind a socket, and no user."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Answers to what a skill asks for are held to its `input_request_schema` before the skill is called."""
+"""Answers to a skill are validated against its `input_request_schema` before the skill is called."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Decisions in JSON: a model without tool calling does real work, and a broken decision is never a result."""
+"""Decisions in JSON: a model without tool calling can work, and an invalid decision is never a result."""
 
 import json
 from typing import Any, cast

@@ -27,7 +27,7 @@ child.wait()
 
 
 def find_supervisor(agent: int, began: Path) -> int:
-    """Waits until the program runs, then looks for the process between it and the agent."""
+    """Wait until the program runs, then find the process between it and the agent."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()

@@ -1,4 +1,4 @@
-"""A limit is no dead end: the error names the command that goes on, and the command goes on where the run was."""
+"""Limits can be raised: the error names the command that continues the run."""
 
 import json
 import re

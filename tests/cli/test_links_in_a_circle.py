@@ -1,4 +1,4 @@
-"""A folder whose link leads back to itself: what may lie below it is not known, and does not count as absent."""
+"""Link cycles: their unknown contents do not count as absent."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Links in a folder that lead out of it: nothing that becomes a prompt, a rule or code is read through one."""
+"""Links out of a folder: prompts, rules and code are not read through them."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def put_link(folder: Path, name: str, target: Path, *, is_relative: bool) -> Non
 
 
 def show_everything(workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]) -> str:
-    """The text sent to the model and shown to the user."""
+    """Return the text sent to the model and shown to the user."""
     model.follow(says("Done."))
     for command in COMMANDS:
         workspace.agent(*command)

@@ -1,4 +1,4 @@
-"""Output of a running command at a terminal: its last lines are shown meanwhile, and kept after an interrupt."""
+"""Output of a running command at a terminal: shown live, and kept after an interrupt."""
 
 import os
 from pathlib import Path

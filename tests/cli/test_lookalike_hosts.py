@@ -1,4 +1,4 @@
-"""Hosts written in letters that pass for Latin ones: a person who decides sees the name that is asked."""
+"""Hosts in lookalike letters: an approver sees the resolved name."""
 
 import pytest
 from model_server import ModelServer, calls

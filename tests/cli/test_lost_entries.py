@@ -1,4 +1,4 @@
-"""A run store whose end was lost: nothing is repeated silently, and a run that is gone is found by its folder."""
+"""A run store with lost entries: nothing is repeated silently, and lost runs are found by their folders."""
 
 import json
 import os
@@ -31,7 +31,7 @@ print(json.dumps({"summary": "counted"}))
 
 @pytest.fixture
 def effects(workspace: Workspace, tmp_path: Path) -> Path:
-    """File to which the scripts append one letter per execution."""
+    """The file to which the scripts append one letter per execution."""
     workspace.add_skill("counter", "Count.", count=COUNT)
     workspace.add_skill("waiter", "Wait for somebody.", wait=WAIT)
     os.mkfifo(tmp_path / "first")
@@ -48,12 +48,12 @@ def wait(pipe: Path) -> Reply:
 
 
 def copy(folder: Path, target: Path) -> None:
-    """As it is now; the supervisor of a killed agent may still be writing how its program ended."""
+    """Copy the store; the supervisor of a killed agent may still be recording the program's end."""
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.ended.*", "*.lock"))
 
 
 def leave_killed(workspace: Workspace, model: ModelServer, effects: Path) -> str:
-    """A run with a copy of its beginning, two effects, and a kill in the last step. Its id."""
+    """Leave a run with an early copy of its store, two effects, and a kill in the last step. Return its ID."""
     first, last = effects.with_name("first"), effects.with_name("last")
     model.follow(wait(first), count(effects), count(effects), wait(last), *(says("Done.") for _ in range(9)))
     process = workspace.start("run", "Count")
@@ -75,7 +75,7 @@ def leave_killed(workspace: Workspace, model: ModelServer, effects: Path) -> str
 
 
 def roll_back(workspace: Workspace, run_id: str, *, entries: int) -> None:
-    """The journal ends earlier, as after the loss of commits."""
+    """Remove the end of the journal, like a loss of commits."""
     with sqlite3.connect(workspace.folder / DATABASE) as database:
         database.execute("DELETE FROM journal WHERE run_id = ? AND seq > ?", (run_id, entries))
     database.close()
@@ -142,7 +142,7 @@ def test_after_an_accepted_loss_each_lost_step_is_asked_about(
 def test_a_step_started_before_the_store_was_copied_has_an_unknown_outcome(
     *, workspace: Workspace, model: ModelServer, effects: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    """As after a restore of the run folder from a plain copy: a store that was copied is another one."""
+    """The run folder was restored from a plain copy, which counts as another store."""
     run_id = leave_killed(workspace, model, effects)
     runs, begun = workspace.folder / "runs", effects.with_name("last.effects")
     for copies in ("once", "twice"):
@@ -213,7 +213,7 @@ def delete(file: Path, _chance: random.Random) -> None:
 
 
 def swap(file: Path, _chance: random.Random) -> None:
-    """An older copy in its place; of the database with its write-ahead log."""
+    """Replace a file with an older copy; a database with its write-ahead log."""
     runs = next(folder for folder in file.parents if folder.name == "runs")
     early = runs.parent.with_name("early")
     names = ["state.db", "state.db-wal"] if file.name == "state.db" else [str(file.relative_to(runs))]
@@ -226,7 +226,7 @@ MANY = 60 if os.environ.get("METIER_CRASH_ALL") else 12
 
 
 def restore(runs: Path, whole: Path, database: Path) -> None:
-    """Everything as it was, the database in the very file: a copy would be the store of another place."""
+    """Restore everything, the database in the same file: a copy would be another store."""
     shutil.rmtree(runs)
     copy(whole, runs)
     database.write_bytes((whole / "state.db").read_bytes())

@@ -1,4 +1,4 @@
-"""Tools of external servers in a run: real servers, and one that does everything wrong."""
+"""Tools of external servers in a run: real servers and a hostile one."""
 
 import json
 import os
@@ -18,7 +18,7 @@ RUN = ("run", "Do it", "--quiet")
 
 
 def get_result(model: ModelServer) -> str:
-    """The result of the model's last call."""
+    """Return the result of the model's last call."""
     return str(model.received[-1]["messages"][-1]["content"])
 
 

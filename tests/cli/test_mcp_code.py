@@ -1,4 +1,4 @@
-"""An accepted server whose code lies in the workspace never runs what programs of the sandbox wrote there."""
+"""An accepted server with code in the workspace never runs files written by sandboxed programs."""
 
 import json
 import os
@@ -32,7 +32,7 @@ for path in sys.argv[2:]:
 
 @pytest.fixture
 def serving(workspace: Workspace, model: ModelServer) -> Workspace:
-    """In the profile `guarded`, where programs are confined and servers are not. Skips aloud without bubblewrap."""
+    """The profile `guarded` confines programs but not servers. Skips without bubblewrap."""
     trial = try_level("full", get_bubblewrap(os.environ, workspace.folder))
     if not trial.works:
         pytest.skip(f"sandbox level 'full' cannot be shown here: {trial.summary}")

@@ -1,4 +1,4 @@
-"""`.mcp.json` beside `.agent/mcp.json`, and the commands that change them."""
+"""`.mcp.json` next to `.agent/mcp.json`, and the commands that change them."""
 
 import json
 import sys

@@ -22,7 +22,7 @@ EVERYTHING = dict.fromkeys(NOTHING, True)
 
 @pytest.fixture
 def level(workspace: Workspace) -> str:
-    """Skips aloud where no sandbox can be shown."""
+    """The sandbox level; skips if no sandbox is available."""
     trial = choose_level(get_bubblewrap(os.environ, workspace.folder))
     if not trial.works:
         pytest.skip(f"no sandbox can be shown here: {trial.summary}")
@@ -41,7 +41,7 @@ def prying(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Workspac
 
 
 def has_planted(workspace: Workspace) -> bool:
-    """Of what it wrote beside the workspace, something is on this machine and not in a folder of its own."""
+    """Return whether a file that it wrote next to the workspace is on this machine."""
     return (workspace.folder.parent / "planted").exists()
 
 

@@ -1,4 +1,4 @@
-"""Real servers of another make, over pipes and over HTTP, and what happens without the SDK."""
+"""Third-party servers over pipes and HTTP, and behavior without the SDK."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def get_results(model: ModelServer) -> list[str]:
 
 @contextmanager
 def serving_everything(port: int = 0) -> Generator[str]:
-    """The server of npm behind a port of this machine."""
+    """Serve the npm server on a local port."""
     node, entry = find_everything()
     port = port or find_free_ports(1)[0]
     process = subprocess.Popen(

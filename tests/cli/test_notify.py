@@ -1,4 +1,4 @@
-"""Notifications: told once when a person is wanted or a run has ended, whatever becomes of receiver and process."""
+"""Notifications: sent once per approval or run end, despite failures of receiver and process."""
 
 import base64
 import hashlib
@@ -84,7 +84,7 @@ def receiver(workspace: Workspace, model: ModelServer, monkeypatch: pytest.Monke
 
 
 def make_due(workspace: Workspace) -> None:
-    """As if the back-off were over."""
+    """Skip the backoff."""
     with sqlite3.connect(workspace.folder / "runs/state.db") as database:
         database.execute("UPDATE outbox SET due_at = '2000-01-01T00:00:00.000000+00:00'")
 

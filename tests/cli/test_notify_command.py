@@ -1,4 +1,4 @@
-"""The command of notifications never runs what programs of a run wrote: seen from strict runs in a real sandbox."""
+"""The notification command never runs programs written by a run, tested with strict runs in a real sandbox."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def configure(workspace: Workspace, model: ModelServer, *command: str, profile: 
 
 
 def plant(workspace: Workspace, model: ModelServer, path: str, text: str) -> None:
-    """Let a command of the run write a program that leaves a file outside of the workspace."""
+    """Let a command of the run write a program that creates a file outside the workspace."""
     line = f"printf '{text}' > {path}; chmod +x {path}; cat {path}"
     model.follow(calls("Bash", command=line.replace("OUT", str(workspace.folder.parent / "escaped"))), says("Done."))
 

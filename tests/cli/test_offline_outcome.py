@@ -1,4 +1,4 @@
-"""A run without a model ends as its skills did: nothing that was not done counts as completed."""
+"""The outcome of a run without a model follows its skills: only finished work counts as completed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`--on-limit park`: a run that reaches a limit waits with it instead of failing, and goes on when it is raised."""
+"""`--on-limit park`: a run at its limit pauses instead of failing and continues after the limit is raised."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One boundary for all output: no command shows a known secret, a terminal sequence or a bidi character."""
+"""Output boundary: no command prints a known secret, a terminal sequence or a bidi character."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`agent run --output-schema`: stdout is exactly the JSON that was asked for, or the run fails and says why."""
+"""`agent run --output-schema`: stdout is exactly the requested JSON, or the run fails with a reason."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A script outside of its skill's folder that `SKILL.md` names: reported, and not run while the skill is in charge."""
+"""A script outside its skill's folder named in `SKILL.md`: reported, and not run while the skill is active."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ USE = calls("use_skill", skill="borrower", reason="It fits")
 
 @pytest.fixture
 def borrowing(workspace: Workspace) -> Workspace:
-    """A skill that names scripts beside its folder and elsewhere; each leaves a file `mark`."""
+    """A skill that names scripts outside its folder; each creates a file `mark`."""
     mark = workspace.folder / "mark"
     workspace.write("skills/shared/mark.sh", f"#!/bin/sh\necho ran > '{mark}'\n").chmod(0o755)
     workspace.add_skill("borrower", "Borrow a script.", body=BODY)

@@ -1,4 +1,4 @@
-"""`agent policy`: explain, one by one and in batches; test; backtest."""
+"""`agent policy`: explain single calls and batches, test, backtest."""
 
 import io
 import json

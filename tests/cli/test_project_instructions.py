@@ -1,4 +1,4 @@
-"""`AGENTS.md` and its kin, as bytes of the requests that a model gets, and in `agent prompt show`."""
+"""`AGENTS.md` and similar files in model requests and in `agent prompt show`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`agent prompt show`: layers with their sources, and the turns of a run made anew from its journal."""
+"""`agent prompt show`: layers with their sources, and turns rebuilt from the journal."""
 
 import hashlib
 import json

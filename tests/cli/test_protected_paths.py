@@ -1,4 +1,4 @@
-"""Files that control the agent don't change while programs run: on every sandbox level, checked before and after."""
+"""Files that control the agent don't change while programs run, on every sandbox level."""
 
 import json
 import os
@@ -54,7 +54,7 @@ MISSING = [
 
 @pytest.fixture(params=["full", "kernel"])
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
-    """Makes runs use this level; skips aloud where it cannot be shown."""
+    """Use this sandbox level for runs; skip if it is unavailable."""
     wanted: Level = request.param
     trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
     if not trial.works:
@@ -129,7 +129,7 @@ def test_missing_protected_paths_are_not_created_with_an_external_log_folder(
 def test_a_swapped_link_to_the_instructions_is_restored_and_ends_the_run(
     workspace: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A link is not held in place by a mount: that it leads elsewhere is found afterwards."""
+    """A mount does not protect a link, so the change is detected afterwards."""
     workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
     workspace.write("docs/system_prompt.md", "Be kind.")
     (workspace.folder / "context").symlink_to("docs")
@@ -157,7 +157,7 @@ def test_a_swapped_link_to_the_instructions_is_restored_and_ends_the_run(
 def test_rules_changed_by_a_program_are_restored(
     workspace: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The user's own edits while a program runs count too: nothing tells them apart."""
+    """Edits of the user during a program are restored too, because they cannot be distinguished."""
     rules = workspace.write(".agent/policy.yaml", "rules: []\n")
     rules.chmod(0o600)
     workspace.write(".agent/agents/old/AGENT.md", "old")
@@ -191,7 +191,7 @@ def test_rules_changed_by_a_program_are_restored(
 def test_programs_that_do_not_touch_protected_paths_do_not_stop_the_run(
     workspace: Workspace, model: ModelServer, level: Level
 ) -> None:
-    """A repository that is made, a key that is written and a file that is touched are ordinary work."""
+    """Creating a repository, writing a key and touching a file are ordinary work."""
     work = """import os, sys
 os.chdir(sys.argv[1])
 os.makedirs("build/x/.git/hooks")

@@ -1,4 +1,4 @@
-"""A run that its provider ended: the hint of the message is followed as it is written, and the run ends well."""
+"""A run ended by its provider: following the hint of the message lets the run complete."""
 
 import json
 import re
@@ -24,7 +24,7 @@ FINISH = json.dumps(
 
 
 def find_commands(shown: str) -> list[list[str]]:
-    """The commands that a message names: those in backticks, and that of the line `next:`."""
+    """Return the commands of a message: those in backticks and in the line `next:`."""
     named = re.findall(r"`(agent [^`]+)`", shown) + re.findall(r"^next: +(agent .+)$", shown, re.MULTILINE)
     return [shlex.split(each)[1:] for each in dict.fromkeys(named)]
 
@@ -36,7 +36,7 @@ def fail(workspace: Workspace, capsys: Capture, *flags: str) -> str:
 
 
 def follow_hint(workspace: Workspace, shown: str, **values: str) -> int:
-    """Run the commands of a message in their order; words in capitals are filled in. The exit code of the last one."""
+    """Run the commands of a message in order, with filled placeholders. Return the last exit code."""
     code = -1
     for command in find_commands(shown):
         code = workspace.agent(*[values.get(word, word) for word in command])

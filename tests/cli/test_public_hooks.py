@@ -1,7 +1,7 @@
-"""Hook scripts that others published for other programs, unchanged. They are not part of this repository.
+"""Published third-party hook scripts, unchanged. They are not part of this repository.
 
-`HOOKS_DATA` names the folder that has them, else `shared/data/hooks` beside the repository or above it; without them
-these tests are skipped, and `test_hooks` has scripts of the same form.
+`HOOKS_DATA` is their folder; the default is `shared/data/hooks` in a parent folder of the repository. Without them the
+tests are skipped; `test_hooks` has similar scripts.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Confined programs create and move things: protected paths that appear are not read, and none opens up."""
+"""Confined programs create and move files: protected paths that appear are not read and grant no access."""
 
 import json
 import os
@@ -70,7 +70,7 @@ open("out/pipe").read()
 
 @pytest.fixture(params=["full", "kernel"])
 def level(request: pytest.FixtureRequest, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Level:
-    """Makes runs use this level; skips aloud where it cannot be shown."""
+    """Use this sandbox level for runs; skip if it is unavailable."""
     wanted: Level = request.param
     trial = try_level(wanted, get_bubblewrap(os.environ, workspace.folder))
     if not trial.works:
@@ -84,7 +84,7 @@ def level(request: pytest.FixtureRequest, workspace: Workspace, monkeypatch: pyt
 
 @pytest.fixture
 def settings(workspace: Workspace, model: ModelServer, tmp_path: Path) -> tuple[str, str]:
-    """Options for settings, skills and runs that lie outside of the workspace, where nothing protected is left."""
+    """Return options for settings, skills and runs outside the workspace, where nothing is protected."""
     (workspace.folder / "skills").rename(tmp_path / "skills")
     (workspace.folder / "agent.yaml").unlink()
     sections = {"model": use_model(model), "runtime": QUICK, "skills": {"dir": str(tmp_path / "skills")}}
@@ -159,7 +159,7 @@ def test_created_instructions_and_rules_are_quarantined_and_reported(
 
 @contextmanager
 def waiting_program(workspace: Workspace, *arguments: str) -> Generator[str]:
-    """A run in a process of its own whose program waits; what that saw at the top of the workspace."""
+    """Start a run in its own process whose program waits; return what the program saw in the workspace."""
     out = workspace.folder / "out"
     out.mkdir()
     os.mkfifo(out / "pipe")

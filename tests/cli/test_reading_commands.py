@@ -1,4 +1,4 @@
-"""Commands that only read run without a question, and the read-only sandbox keeps them to it, whatever a table says."""
+"""Read-only commands run without approval, and the read-only sandbox enforces this."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def find_no_level(_: object) -> None:
 
 @pytest.fixture(params=["full", "kernel"])
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
-    """The level of the read-only sandbox; skips aloud if this machine doesn't have it."""
+    """The level of the read-only sandbox; skips if it is unavailable."""
     wanted: Level = request.param
     trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
     if not trial.works:
@@ -89,12 +89,12 @@ def list_questions(project: Workspace, capsys: pytest.CaptureFixture[str]) -> li
 
 
 def list_results(model: ModelServer, count: int) -> list[str]:
-    """The results that the model read last, in the order of its calls."""
+    """Return the last results sent to the model in call order."""
     return [message["content"] for message in model.received[-1]["messages"][-count:]]
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every file outside the runs with its mode, time and content."""
+    """Return every file outside the runs with its mode, time and content."""
     files = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] != "runs")
     states = ((path, path.lstat()) for path in files)
     return {

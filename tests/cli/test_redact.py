@@ -1,4 +1,4 @@
-"""`agent redact` as people use it: files, pipes, JSON."""
+"""`agent redact`: files, pipes, JSON."""
 
 import json
 import subprocess

@@ -9,7 +9,7 @@ OUTPUT = "python3 -c \"import sys; sys.stdout.write('o' * {out}); sys.stderr.wri
 
 
 def read_result(model: ModelServer, index: int = -1) -> str:
-    """The last tool result as it was sent."""
+    """Return the last tool result as sent."""
     (*_, result) = [each for each in model.received[index]["messages"] if each["role"] == "tool"]
     return result["content"]
 

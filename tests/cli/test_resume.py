@@ -1,4 +1,4 @@
-"""`agent resume`: after answers, approvals, crashes, and with many who want to at once."""
+"""`agent resume`: after answers, approvals and crashes, and with concurrent callers."""
 
 import json
 import os

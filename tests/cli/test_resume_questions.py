@@ -1,4 +1,4 @@
-"""`agent resume` and the questions of a run: names that it does not ask for, and approvals asked in place."""
+"""`agent resume` and the questions of a run: unknown input names, and inline approvals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`agent resume --token`: an answer goes to the question that it was given for, once, and to no other."""
+"""`agent resume --token`: an answer goes once to its own question."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command line as a whole: what it lists, how it fails, how it completes."""
+"""The command line as a whole: listing, errors and completion."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_every_listed_command_exists_and_has_the_summary_of_its_own_help(name: s
 
 
 def list_shown(text: str) -> list[str]:
-    """The names of the commands that a help text lists."""
+    """Return the command names in a help text."""
     _, *sections = re.split(r"^(?!Options|Arguments|Usage)\S.*:$", text, flags=re.MULTILINE)
     return [name for section in sections for name in re.findall(r"^  ([a-z-]+)  ", section, flags=re.MULTILINE)]
 
@@ -110,7 +110,7 @@ def test_debug_shows_the_traceback_at_any_position(capsys: pytest.CaptureFixture
 
 @pytest.fixture
 def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A workspace with a completed run and a run that waits for an approval."""
+    """A workspace with a completed run and a run with a pending approval."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("AGENT_SKILLS", raising=False)
     folder = tmp_path / "work"

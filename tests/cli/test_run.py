@@ -1,4 +1,4 @@
-"""`agent run`: what it prints where, where the task comes from, and how it ends."""
+"""`agent run`: output streams, task sources, and exit codes."""
 
 import io
 import json

@@ -175,7 +175,7 @@ def test_skill_with_an_invalid_contract_is_readable_but_its_code_is_not_used(
 
 
 def kill_while_it_works(workspace: Workspace) -> None:
-    """A run whose skill `slow` had begun; its next attempt ends."""
+    """Kill a run during its skill `slow`; the next attempt completes."""
     pipe = workspace.folder / "pipe"
     os.mkfifo(pipe)
     process = workspace.start("run", "--provider", "offline", "use the skill slow")

@@ -1,6 +1,6 @@
-"""Known scenarios give known event sequences. The expected ones are files in `tests/fixtures/event_snapshots/`.
+"""Known scenarios produce known event sequences.
 
-To write them anew after a change that is meant, run this file with `UPDATE_SNAPSHOTS=1`, then read the diff.
+To update them after an intended change, run this file with `UPDATE_SNAPSHOTS=1`, then read the diff.
 """
 
 import os

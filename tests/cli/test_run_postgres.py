@@ -1,4 +1,4 @@
-"""Runs whose journal is on PostgreSQL: the same commands, another database, and no password anywhere."""
+"""Runs with a journal on PostgreSQL: the same commands, and no password in any output."""
 
 import json
 import re
@@ -86,7 +86,7 @@ def test_an_unreachable_server_is_named_without_its_password(
 
 
 async def leave_runs(url: str, *run_ids: str, waiting: str) -> None:
-    """Runs that ended long ago, each with a journal, and one that still waits."""
+    """Create runs that ended long ago, each with a journal, and one that still waits."""
     store = await open_postgres_store(read_address("DATABASE_URL", {"DATABASE_URL": url}))
     for run_id in (*run_ids, waiting):
         row = build_run(run_id)

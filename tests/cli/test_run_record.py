@@ -1,4 +1,4 @@
-"""Files of a run are passed on: a secret that came into a run stands in none of them, whoever said it."""
+"""Run files are shared: they contain no secret, whatever its source."""
 
 import json
 from datetime import UTC, datetime

@@ -23,7 +23,7 @@ def fifo(workspace: Workspace) -> Path:
 
 
 def wait_for_script(fifo: Path) -> int:
-    """Until the script is there: opening a pipe for writing waits for its reader. Gives our end of it."""
+    """Wait until the script reads the pipe, and return our end of it."""
     return os.open(fifo, os.O_WRONLY)
 
 
@@ -123,7 +123,7 @@ def test_a_signal_during_a_model_call_pauses_and_resume_repeats_the_turn(
 
 
 def _wait_for_event(process: subprocess.Popen[str], name: str) -> None:
-    """Until the process says so on stderr."""
+    """Wait until stderr contains the text."""
     assert process.stderr is not None
     for line in process.stderr:
         if name in line:
@@ -132,7 +132,7 @@ def _wait_for_event(process: subprocess.Popen[str], name: str) -> None:
 
 
 def _assert_no_reader(pipe: int) -> None:
-    """Whoever read the pipe is gone, so that writing into it fails."""
+    """Check that the reader of the pipe is gone, so that writing fails."""
     deadline = time.monotonic() + 100
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     while time.monotonic() < deadline:

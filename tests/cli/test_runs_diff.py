@@ -1,4 +1,4 @@
-"""`agent runs diff`: the first thing that two runs did differently."""
+"""`agent runs diff`: the first difference between two runs."""
 
 import json
 

@@ -33,7 +33,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_id(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
-    """The task, the model's words and an argument hold a secret."""
+    """A run whose task, reply and argument contain a secret."""
     model.follow(
         calls("script_run", skill_name="greeter", script_name="greet", args=[SECRET]), says(f"Greeted {SECRET}.")
     )

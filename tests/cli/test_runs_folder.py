@@ -1,4 +1,4 @@
-"""A run whose folder is taken away by one of its own commands does not end as if nothing had happened."""
+"""A run whose folder is moved by one of its own commands reports it."""
 
 import json
 

@@ -16,7 +16,7 @@ type Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def runs(workspace: Workspace, model: ModelServer, capsys: Capture) -> list[str]:
-    """Two that ended and one that waits."""
+    """Two ended runs and one paused run."""
     model.follow(says("One."), says("Two."), calls("ask_user", question="Which?"))
     for task in ("first", "second", "third"):
         workspace.agent("run", task, "-q")
@@ -55,7 +55,7 @@ def test_recent_runs_are_kept(runs: list[str], workspace: Workspace, capsys: Cap
 
 
 def add_runs(database: Path, count: int, *, day: str) -> None:
-    """Ended runs without a journal, as many as a test likes."""
+    """Add any number of ended runs without a journal."""
     with sqlite3.connect(database) as connection:
         connection.execute(
             "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?)"
@@ -85,7 +85,7 @@ def test_any_number_of_old_runs_is_deleted_and_progress_is_reported(
 def test_a_run_id_that_resolves_to_another_folder_deletes_nothing(
     name: str, runs: list[str], workspace: Workspace, tmp_path: Path, capsys: Capture
 ) -> None:
-    """As a run store may hold that came with a clone."""
+    """A run store included in a clone may contain such an ID."""
     name = f"{tmp_path}/other" if name == "/other" else name
     (tmp_path / "other").mkdir()
     with sqlite3.connect(workspace.folder / "runs" / "state.db") as connection:

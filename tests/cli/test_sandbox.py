@@ -1,4 +1,4 @@
-"""Profiles and the sandbox: what a run says about it, what its scripts can do, and when it does not start."""
+"""Profiles and the sandbox: reports, permissions of scripts, and prevented starts."""
 
 import ctypes
 import json
@@ -41,7 +41,7 @@ print(json.dumps({
 
 @pytest.fixture
 def level(workspace: Workspace) -> str:
-    """Skips aloud where no sandbox can be shown."""
+    """The sandbox level; skips if no sandbox is available."""
     trial = choose_level(get_bubblewrap(os.environ, workspace.folder))
     if not trial.works:
         pytest.skip(f"no sandbox can be shown here: {trial.summary}")
@@ -60,7 +60,7 @@ def looking(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Workspa
 
 
 def find_seen(model: ModelServer) -> dict[str, bool]:
-    """The script's output, as the model read it."""
+    """Return the script's output from the model's view."""
     text = json.dumps(model.received[-1]).replace("\\", "")
     return {name: bool(re.search(rf'"{name}": ?true', text)) for name in ("env", "home", "runs", "settings", "out")}
 
@@ -138,7 +138,7 @@ def test_doctor_reports_that_strict_cannot_start_and_why(workspace: Workspace) -
 def run_without_a_sandbox(
     workspace: Workspace, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """On a machine whose kernel does not know Landlock and that has no bubblewrap, as far as the command can see."""
+    """Run the command on a simulated machine without Landlock and bubblewrap."""
     return subprocess.run(
         [str(AGENT), *arguments], cwd=workspace.folder, preexec_fn=forget_landlock, text=True, capture_output=True,
         env={**os.environ, "PATH": str(AGENT.parent), **environment}, timeout=120, stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`agent schedule` and `.agent/schedules.yaml`, with a worker that fires what is due."""
+"""`agent schedule` and `.agent/schedules.yaml`, with a worker that fires due schedules."""
 
 import json
 import sqlite3
@@ -36,7 +36,7 @@ def read(workspace: Workspace, capsys: Capture, *words: str) -> Any:
 
 
 def let_time_pass(workspace: Workspace, **times: float) -> None:
-    """As if the schedules had last been looked at so much earlier."""
+    """Move the last check of the schedules back by this time."""
     with sqlite3.connect(workspace.folder / "runs" / "state.db") as database:
         moments = database.execute("SELECT name, decided_to FROM schedule_marks")
         for name, decided in moments.fetchall():
@@ -92,7 +92,7 @@ def test_missed_times_are_skipped_or_caught_up_once(workspace: Workspace, model:
 def test_a_due_time_during_a_paused_run_follows_the_overlap_rule(
     workspace: Workspace, model: ModelServer, capsys: Capture, overlap: str, outcomes: list[str], statuses: list[str]
 ) -> None:
-    """The run waits for an approval, and that counts as not ended."""
+    """A run that waits for an approval has not ended."""
     model.follow(*[calls("script_run", skill_name="greeter", script_name="greet", args=[str(n)]) for n in range(9)])
     words = ("--every", "1m", "--overlap", overlap, "--profile", "guarded")
     assert workspace.agent("schedule", "add", "greet", "Greet", *words) == 0

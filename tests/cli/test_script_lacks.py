@@ -1,4 +1,4 @@
-"""Scripts that lack something: the model reads what, and what to change, in one sentence."""
+"""Scripts with missing requirements: the model gets one sentence with the cause and the fix."""
 
 import json
 from typing import Any

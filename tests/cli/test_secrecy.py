@@ -1,4 +1,4 @@
-"""The process of the agent holds keys, and a command that it runs is the same user: it cannot look there."""
+"""A command runs as the same user but cannot read the keys in the agent's process."""
 
 import json
 import os

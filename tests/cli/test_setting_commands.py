@@ -1,4 +1,4 @@
-"""Commands that change settings of a workspace, and the one that checks all of it."""
+"""Commands that change the settings of a workspace, and `agent check`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The skill catalog in the first request, before a skill is in charge."""
+"""The skill catalog in the first request, before a skill is active."""
 
 import json
 from typing import Any

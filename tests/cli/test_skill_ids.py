@@ -1,4 +1,4 @@
-"""Skills that share a name: each is called by its ID, the folder's path, wherever a skill can be named."""
+"""Skills that share a name are called by ID, the folder's path."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ TASK = "---\nname: Look\nskills: [{skills}]\n---\nLook at the code.\n"
 
 @pytest.fixture
 def teams(workspace: Workspace) -> Workspace:
-    """Two skills with one name in two folders, and one with a name of its own in a third."""
+    """Two skills with the same name in two folders, and one with a unique name in a third."""
     for side in ("backend", "frontend"):
         text = SKILL.format(name="review", description=f"Review {side} code.", body=f"The {side} way.")
         workspace.write(f".agent/skills/{side}/review/SKILL.md", text)

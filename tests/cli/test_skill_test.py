@@ -1,4 +1,4 @@
-"""`agent skill test` and `agent skill run`: a skill tried as its author or its reviewer would."""
+"""`agent skill test` and `agent skill run`, for authors and reviewers."""
 
 import json
 import os

@@ -11,7 +11,7 @@ GOOD = "---\nname: {name}\ndescription: Does {name}.\n---\n# Title\n\nText\n\n##
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project of a user who has nothing yet."""
+    """An empty project of a new user."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()

@@ -1,4 +1,4 @@
-"""Spans in the event log: a start and its end share one, and each knows the span it is part of."""
+"""Spans in the event log: a start and its end share a span, and each span has a parent."""
 
 from typing import Any
 

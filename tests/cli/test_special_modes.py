@@ -1,4 +1,4 @@
-"""No run leaves a file behind that gives others the rights of its owner."""
+"""No run leaves a setuid or setgid file."""
 
 import stat
 import sys

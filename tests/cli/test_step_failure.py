@@ -1,4 +1,4 @@
-"""Failed work of skills: what is repeated, what the model reads of it, what ends the run, what the log keeps."""
+"""Failures of skills: retries, messages to the model, end of the run, log entries."""
 
 import json
 from typing import Any, cast
@@ -22,7 +22,7 @@ def run_script(*args: str, script: str = "count", json: bool = True) -> dict[str
 
 
 def read_results(model: ModelServer) -> list[dict[str, Any]]:
-    """The results of calls in the last request, as JSON."""
+    """Return the results of calls in the last request as JSON."""
     messages = cast("list[dict[str, Any]]", model.received[-1]["messages"])
     texts = [str(message["content"]) for message in messages if message["role"] == "tool"]
     return [json.loads(text[text.index("{") : text.rindex("}") + 1]) for text in texts]

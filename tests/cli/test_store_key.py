@@ -1,4 +1,4 @@
-"""The secret of the stores lies outside of the workspace, and no tool reads it."""
+"""The store key is outside the workspace, and no tool can read it."""
 
 import os
 from pathlib import Path

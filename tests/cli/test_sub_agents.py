@@ -1,4 +1,4 @@
-"""A run whose model starts several agents at once, as a person sees it: screen, exit codes, answers, JSON, replay."""
+"""A run that starts several agents concurrently: screen, exit codes, answers, JSON, replay."""
 
 import json
 import re
@@ -23,7 +23,7 @@ TASKS = [
 
 @pytest.fixture
 def team(workspace: Workspace) -> Iterator[RoleModel]:
-    """Three agents: one reads, one fails, one asks."""
+    """A team of three agents: one reads, one fails, one asks."""
     for name in ("reader", "failer", "asker"):
         add_agent(workspace.folder, name, body=f"You are the {name}.")
     workspace.write("notes.txt", "Bring milk\n")
@@ -41,7 +41,7 @@ def team(workspace: Workspace) -> Iterator[RoleModel]:
 
 
 def read_results(model: RoleModel) -> str:
-    """The last request of the first agent."""
+    """Return the results in the last request of the first agent."""
     last = [body for body in model.received if "delegate" in json.dumps(body["messages"])][-1]
     return next(str(message["content"]) for message in last["messages"] if message["role"] == "tool")
 

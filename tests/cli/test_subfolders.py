@@ -1,4 +1,4 @@
-"""Commands in a subfolder of a workspace use its definitions and runs; folders of others above it do not count."""
+"""Commands in a subfolder use the workspace's definitions and runs; folders of other users are ignored."""
 
 import json
 import os
@@ -16,7 +16,7 @@ type Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def below(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user is in `src/deep` of the workspace."""
+    """A workspace with `src/deep` as the current folder."""
     folder = workspace.folder / "src/deep"
     folder.mkdir(parents=True)
     add_agent(workspace.folder, "checker")

@@ -1,4 +1,4 @@
-"""The numbers of a run read the same in its closing line, its record and the list of runs, whatever happened to it."""
+"""The totals of a run are consistent in its closing line, its record and the list of runs."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ AGENT = "---\nname: {name}\ndescription: Works.\nmodel: {model}\n---\n\nWork.\n"
 
 @pytest.fixture
 def priced(workspace: Workspace, model: ModelServer) -> Workspace:
-    """100 tokens in and 10 out cost 0.20 USD."""
+    """A price: 100 input tokens and 10 output tokens cost 0.20 USD."""
     workspace.write("facts.yaml", PRICES)
     workspace.configure(model={**use_model(model), "facts_file": "facts.yaml"}, runtime=QUICK)
     return workspace
@@ -101,7 +101,7 @@ def test_record_and_list_of_a_task_name_its_agent_model_and_turns(
 
 
 def list_turns(workspace: Workspace, capsys: Capture) -> tuple[str, str, object]:
-    """The turns of the first run: in the closing line, in `runs show` and in `runs list`."""
+    """Return the turns of the first run: from the closing line, `runs show` and `runs list`."""
     summary = next(part for part in closing(capsys).split(" · ") if part.endswith((" turn", " turns")))
     run_id = next(run_id for run_id in workspace.run_ids() if not run_id.startswith("child"))
     workspace.agent("runs", "show", run_id)

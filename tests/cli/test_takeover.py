@@ -1,4 +1,4 @@
-"""A run that is gone on with where the notes of its last step cannot be seen: the step is asked about, not repeated."""
+"""A run continued without access to the notes of its last step: the step is asked about, not repeated."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ PAUSED = 4
 
 @pytest.fixture
 def fifo(workspace: Workspace, tmp_path: Path) -> Path:
-    """The pipe that the script of skill `waiter` waits on, outside of every workspace."""
+    """The pipe that the script of skill `waiter` waits on, outside any workspace."""
     workspace.add_skill("waiter", "Wait for somebody.", wait=WAIT)
     path = tmp_path / "pipe"
     os.mkfifo(path)
@@ -26,7 +26,7 @@ def fifo(workspace: Workspace, tmp_path: Path) -> Path:
 
 
 def kill_in_the_script(workspace: Workspace, model: ModelServer, fifo: Path) -> str:
-    """Start a run, and kill the command when the script has had its effect and waits. The id of the run."""
+    """Start a run and kill the command after the script's effect. Return the run's ID."""
     model.follow(calls("script_run", skill_name="waiter", script_name="wait", args=[str(fifo)]), says("Done."))
     process = workspace.start("run", "Wait")
     pipe = os.open(fifo, os.O_WRONLY)

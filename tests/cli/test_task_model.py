@@ -1,4 +1,4 @@
-"""`agent task run --model`: the flag wins where the agent of a step allows it, and is refused where it does not."""
+"""`agent task run --model`: the flag applies if the agent of a step allows it, and is rejected otherwise."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ type Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def task(workspace: Workspace) -> Workspace:
-    """Two steps by an agent with a model of its own."""
+    """A task with two steps by an agent with its own model."""
     add_agent(workspace.folder, "checker", "model: small", "allowed_models: [medium]")
     workspace.write(".agent/tasks/check/TASK.md", "---\nname: Check\nagent: checker\nnext: b.md\n---\n\nCheck it.\n")
     workspace.write(".agent/tasks/check/b.md", "---\nname: Tell\n---\n\nTell it.\n")

@@ -1,4 +1,4 @@
-"""Results by a schema, in the forms in which models give them."""
+"""Results with a schema, in the forms that models produce."""
 
 import json
 

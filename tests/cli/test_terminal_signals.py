@@ -1,4 +1,4 @@
-"""Signals at a real terminal: Ctrl-C at a prompt and during a reply, a terminal that closes, Ctrl-Z and its return."""
+"""Signals at a real terminal: Ctrl-C at a prompt and during a reply, a closed terminal, Ctrl-Z."""
 
 import signal
 import sqlite3
@@ -23,12 +23,12 @@ GUARDED = ("--profile", "guarded")
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grace period that no test would sit through."""
+    """Set a grace period longer than any test."""
     monkeypatch.setenv("AGENT_RUNTIME_SIGNAL_GRACE_SECONDS", "3600")
 
 
 def end_after(terminal: Terminal, keys: str) -> int:
-    """The exit code of a process that does not wait for the grace period."""
+    """Return the exit code of a process that does not wait for the grace period."""
     terminal.type(keys)
     return terminal.wait_for_end()
 
@@ -201,7 +201,7 @@ PRINTING_HELP = PRINTING.replace("sys.argv[1]", "'{began}'")
 
 
 def add_reporter(workspace: Workspace, began: Path) -> None:
-    """Add a skill whose script and toolset print half of a report and wait, and an MCP server that does the same."""
+    """Add a skill and an MCP server that print half of a report and wait."""
     folder = workspace.add_skill("reporter", "Write reports.", report=PRINTING_HELP.format(began=began))
     text = (folder / "SKILL.md").read_text()
     (folder / "SKILL.md").write_text(text.replace("name: ", "toolsets: [toolsets.report:Report]\nname: ", 1))

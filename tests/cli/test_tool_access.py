@@ -1,4 +1,4 @@
-"""`tool-access.json`: a wrong name stops a run, and both places count."""
+"""`tool-access.json`: an unknown name stops a run, and both locations apply."""
 
 import json
 

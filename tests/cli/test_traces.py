@@ -1,4 +1,4 @@
-"""Traces at the door of a tracing backend: what arrives over OTLP from the real command, live and exported again."""
+"""Traces received by a tracing backend over OTLP from the real command, live and exported again."""
 
 import json
 import os

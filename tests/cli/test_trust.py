@@ -1,4 +1,4 @@
-"""A repository that somebody cloned: what its files may say before and after the person trusted them."""
+"""A cloned repository: permissions of its files before and after the user trusts them."""
 
 import json
 import os

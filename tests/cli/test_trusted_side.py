@@ -1,4 +1,4 @@
-"""The trusted side starts nothing that a confined program can influence: seen from the command, on both levels."""
+"""The trusted side starts no program that a confined program can influence, on both levels."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ os.makedirs(os.path.join(os.environ["TMPDIR"], "full", "of", "files"))
 
 @pytest.fixture(params=["full", "kernel"])
 def level(request: pytest.FixtureRequest, tmp_path: Path) -> Level:
-    """Skips aloud where a level cannot be shown."""
+    """The sandbox level; skips if it is unavailable."""
     wanted: Level = request.param
     trial = try_level(wanted, get_bubblewrap(os.environ, tmp_path))
     if not trial.works:
@@ -39,9 +39,9 @@ def level(request: pytest.FixtureRequest, tmp_path: Path) -> Level:
 
 
 def run_enclosed(workspace: Workspace, level: Level, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command with a virtual environment of the workspace in front of its PATH, as after `activate`.
+    """Run the command with a virtual environment of the workspace first on its PATH, as after `activate`.
 
-    The level `kernel` is had by a PATH on which there is no bubblewrap.
+    A PATH without bubblewrap selects the level `kernel`.
     """
     behind = os.environ["PATH"] if level == "full" else str(AGENT.parent)
     path = f"{workspace.folder}/.venv/bin:{AGENT.parent}:{behind}"
@@ -50,7 +50,7 @@ def run_enclosed(workspace: Workspace, level: Level, *arguments: str) -> subproc
 
 @pytest.fixture
 def activated(workspace: Workspace) -> Workspace:
-    """With a virtual environment of its own, which programs may write."""
+    """A workspace with its own virtual environment, writable for programs."""
     (workspace.folder / ".venv/bin").mkdir(parents=True)
     workspace.write(".venv/pyvenv.cfg", "home = /usr/bin\n")
     workspace.write(".agent/policy.yaml", ALLOW)

@@ -1,4 +1,4 @@
-"""`agent undo`: the files of a workspace as they were before a run, byte for byte, or a conflict that is told."""
+"""`agent undo`: workspace files are restored byte for byte, or a conflict is reported."""
 
 import json
 import os
@@ -15,7 +15,7 @@ type Tree = dict[str, tuple[str, bytes, int]]
 
 
 def read_tree(folder: Path) -> Tree:
-    """Every file and link of a workspace with its content and mode, but for what belongs to runs and to git."""
+    """Return every file and link of a workspace with content and mode, except for runs and git."""
     found: Tree = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

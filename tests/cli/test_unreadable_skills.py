@@ -1,4 +1,4 @@
-"""A run in a workspace with skills that cannot be read: it goes on without them, and says so."""
+"""A run in a workspace with unreadable skills continues without them and reports it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`agent skills validate` over very many files: they are judged one by one, and none of them is kept."""
+"""`agent skills validate` checks very many files one by one without keeping them."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ BODY = "words of a long body\n" * 1500
 
 
 def measure(folder: Path, *flags: str) -> int:
-    """The most memory that the command had, in kilobytes."""
+    """Return the command's peak memory in kilobytes."""
     with (folder.parent / "out").open("wb") as out:
         process = subprocess.Popen([AGENT, "skills", "validate", str(folder), *flags], stdout=out, stderr=out)
         _, status, usage = os.wait4(process.pid, 0)

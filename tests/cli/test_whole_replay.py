@@ -1,4 +1,4 @@
-"""One run with hooks, pictures, children of both kinds and an undo: its record is found again entry by entry."""
+"""A run with hooks, pictures, both kinds of children and an undo replays entry by entry."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The worktree of an agent whose run was killed, canceled or deleted: its changes stay, its folder doesn't."""
+"""The worktree of a killed, canceled or deleted run: its changes are kept, its folder is removed."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def git(folder: Path, *args: str) -> str:
 
 @pytest.fixture
 def team(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RoleModel]:
-    """A repository, and an agent that changes a file in a worktree and then waits, for a person or in a script."""
+    """A repository and an agent that changes a file in a worktree, then waits for a user or in a script."""
     monkeypatch.setenv("AGENT_TRUST", "all")
     add_agent(workspace.folder, "writer", "profile: permissive", body="You are the writer.")
     workspace.add_skill("waiter", "Wait.", wait=WAIT)
@@ -53,7 +53,7 @@ def team(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def find_worktrees(workspace: Workspace) -> list[Path]:
-    """Those that there are, and that git knows of beside the workspace."""
+    """Return the existing worktrees and those registered in git, except for the workspace."""
     folder = Path.home() / WORKTREES
     made = list(folder.iterdir()) if folder.exists() else []
     assert len(git(workspace.folder, "worktree", "list").splitlines()) == len(made) + 1

@@ -1,4 +1,4 @@
-"""Servers for the formats of Anthropic, Gemini and OpenAI: each answers "Done." unless it has a script."""
+"""Servers for the formats of Anthropic, Gemini and OpenAI, which answer `Done.` by default."""
 
 import json
 import threading
@@ -40,11 +40,11 @@ class VendorServers:
 
     @property
     def asked(self) -> list[tuple[str, str]]:
-        """Every request so far, as vendor and model."""
+        """Return every request so far as vendor and model."""
         return [(vendor, model) for vendor, server in self.by_vendor.items() for model in server.models]
 
     def settings(self) -> dict[str, object]:
-        """The `model.providers` section that reaches these servers."""
+        """Return the `model.providers` section for these servers."""
         return {
             vendor: {"base_url": server.url + ("/v1" if vendor == "openai" else "")}
             for vendor, server in self.by_vendor.items()

@@ -1,4 +1,4 @@
-"""A prompt fits its budget, is trimmed in one order, and never loses what it must say."""
+"""Prompts fit their budget, are trimmed in a fixed order, and keep required content."""
 
 import itertools
 import random
@@ -210,7 +210,7 @@ def test_a_thousand_random_prompts_are_trimmed_deterministically_to_the_budget()
 def test_newest_results_are_complete_or_marked_and_nothing_is_removed_twice(
     turns: list[tuple[int, int, bool]], window: int
 ) -> None:
-    """A run of random calls, driven as the engine drives it: each request starts from what the one before left."""
+    """A run of random calls, driven like by the engine: each request starts from the previous one."""
     state = RunState("r")
     whole: dict[int, str] = {}
     for number, (file, size, reads) in enumerate(turns, start=1):

@@ -1,4 +1,4 @@
-"""Earlier turns in a chat's prompt: bounded, with whole messages of the user. Pure."""
+"""Earlier turns in a chat's prompt: limited, with complete messages of the user. Pure."""
 
 from itertools import pairwise
 

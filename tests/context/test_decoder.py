@@ -1,4 +1,4 @@
-"""Replies become decisions, or a failure that says why; nothing else comes out."""
+"""Replies are decoded to decisions or failures with a reason."""
 
 import json
 import random

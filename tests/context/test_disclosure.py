@@ -1,4 +1,4 @@
-"""Skills are shown in stages: what was asked for and no more, with an exact account."""
+"""Skills are disclosed in stages: only requested content, exactly accounted for."""
 
 from pathlib import Path
 

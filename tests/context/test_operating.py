@@ -1,7 +1,7 @@
-"""The texts that ship for models: complete, short, and changed only on purpose.
+"""Built-in texts for models: complete, short, and changed only on purpose.
 
-The expected texts are files in `tests/fixtures/prompt_snapshots/`. To write them anew after a change that is meant, run
-this file with `UPDATE_SNAPSHOTS=1`, then read the diff.
+The expected texts are files in `tests/fixtures/prompt_snapshots/`. To update them after an intended change, run this
+file with `UPDATE_SNAPSHOTS=1`, then read the diff.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Segments are what is sent, and nothing else; conversations keep within their cap."""
+"""Segments match the sent text exactly; conversations stay within their limit."""
 
 from metier.context.budget import TokenBudget, fit
 from metier.context.layers import CAPS, Disclosed, Exchange, Prompt, build_messages, build_system, cap_conversation

@@ -8,7 +8,7 @@ from metier.definitions.skills.skill import SkillDefinition, SkillReading
 
 
 def write_skill(root: Path, name: str, text: str | bytes | None = None) -> Path:
-    """The folder of a new skill; without a text it is a right one."""
+    """Create a skill and return its folder; the default text is valid."""
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     content = f"---\nname: {folder.name}\ndescription: Does {folder.name}.\n---\nBody\n" if text is None else text

@@ -24,7 +24,7 @@ def names(catalog: Catalog) -> list[str]:
 
 
 def wait_until_cacheable(root: Path) -> None:
-    """A cache does not trust files as young as a tick of the clock; wait for the youngest to be older."""
+    """Wait until the youngest file is older than a clock tick, because a cache does not trust younger ones."""
     youngest = max(path.stat().st_ctime_ns for path in root.rglob("*"))
     while time.time_ns() - youngest < 120_000_000:
         os.stat(root)  # noqa: PTH116 - the wait is the point

@@ -1,4 +1,4 @@
-"""A large catalog that is kept says the same as its files, and every change of them is seen."""
+"""A cached large catalog equals its files, and every change of them is detected."""
 
 import os
 import time
@@ -20,7 +20,7 @@ TOLD = (
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Two sources with enough skills, one of them in both, one with warnings, one that cannot be read."""
+    """Two sources with enough skills: one in both, one with warnings, one unreadable."""
     for number in range(MIN_SKILLS):
         write_skill(tmp_path / "near", f"group/skill-{number}")
     write_skill(tmp_path / "near", "told", TOLD)
@@ -42,7 +42,7 @@ def load(place: Path, *, is_kept: bool = True) -> Catalog:
 
 
 def keep(place: Path) -> Catalog:
-    """Load the catalog when its files are old enough to be trusted."""
+    """Load and cache the catalog after its files are old enough to be trusted."""
     places = [path for name in ("near", "far") for path in (place / name, *(place / name).rglob("*"))]
     youngest = max(path.lstat().st_ctime_ns for path in places)
     while time.time_ns() - youngest < 120_000_000:
@@ -84,7 +84,7 @@ def test_a_partial_cached_catalog_equals_a_partial_loaded_one(place: Path) -> No
 
 
 def edit(place: Path) -> None:
-    """The same size, and the old time put back."""
+    """Edit a file without changing its size and time."""
     file = place / "near" / "told" / "SKILL.md"
     status = file.stat()
     file.write_text(file.read_text().replace("asked", "ready"))

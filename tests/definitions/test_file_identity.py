@@ -1,4 +1,4 @@
-"""The identity of a file, by which a run store is told from a copy of it."""
+"""The identity of a file distinguishes a run store from its copy."""
 
 import shutil
 from pathlib import Path

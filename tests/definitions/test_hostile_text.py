@@ -1,4 +1,4 @@
-"""Whatever bytes come, reading ends soon, raises nothing, and every problem has a line."""
+"""Reading arbitrary bytes ends soon, raises nothing, and reports problems with lines."""
 
 import time
 from pathlib import Path

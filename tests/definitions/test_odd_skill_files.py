@@ -1,4 +1,4 @@
-"""Skill files as they are found in public: links stored as text, markers and colons without a space, rules as ends."""
+"""Skill files as published: links stored as text, markers and colons without a space, rules as ends."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reader of files: every problem of a file at once, each with its line."""
+"""The file reader reports every problem of a file together, each with its line."""
 
 from metier.definitions.reader import Context, Exact, FileModel, Items, Text, Texts, read_model
 from metier.definitions.text.json_text import read_json

@@ -1,4 +1,4 @@
-"""The rules of the Agent Skills specification, as the reference library tests them, in strict reading."""
+"""The rules of the Agent Skills specification, as tested by the reference library, in strict mode."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from metier.definitions.skills.skill import load_skill, render_available_skills
 
 
 def check(folder: Path, name: str, rest: str = "description: A test skill\n") -> set[str]:
-    """The codes of the errors of a skill with this name in a folder of this name."""
+    """Return the error codes of a skill with this name in a folder of this name."""
     reading = load_skill(write_skill(folder, name.lower(), f"---\nname: {name}\n{rest}---\nBody\n"), strict=True)
     assert (reading.skill is None) == any(problem.severity == "error" for problem in reading.problems)
     return codes(reading.problems)

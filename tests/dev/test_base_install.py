@@ -1,4 +1,4 @@
-"""Metier as `pip install metier` brings it, without extras: how much it is, and what it says about what is missing."""
+"""The base install of `pip install metier` without extras: its size, and hints about missing parts."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the package and what it requires, in the versions of the lock."""
+    """An environment with the package and its requirements in the locked versions."""
     folder = tmp_path_factory.mktemp("base")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
@@ -72,7 +72,7 @@ def test_a_missing_component_is_named_with_its_install_command(base: Path, tmp_p
 
 
 def read_command(hint: str, extra: str) -> str:
-    """The command of a hint, which installs the extra from the wheel that Metier was installed from."""
+    """Return the command of a hint, which installs the extra from the original wheel."""
     command = hint.partition("Install it: ")[2]
     assert f"'metier[{extra}] @ file:///" in command, hint
     assert ".whl'" in command

@@ -28,7 +28,7 @@ esac
 
 
 class Machine:
-    """A copy of what `./dev` reads, a home without anything, and only the programs that the test puts there."""
+    """A copy of the files that `./dev` reads, an empty home, and only the programs added by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.clone = folder / "my clone"
@@ -52,7 +52,7 @@ class Machine:
         (self.programs / "uv").symlink_to(Path(sys.executable).with_name("uv"))
 
     def add_python_of_uv(self) -> None:
-        """An interpreter as uv keeps those it has downloaded, so that the test needs no download."""
+        """Add an interpreter in uv's download folder, so that the test needs no download."""
         libc = "musl" if platform.libc_ver()[0] != "glibc" else "gnu"
         name = f"cpython-{platform.python_version()}-linux-{platform.machine()}-{libc}"
         kept = self.home / "pythons" / name

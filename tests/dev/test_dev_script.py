@@ -1,4 +1,4 @@
-"""`./dev` on machines that are not prepared: other folders, odd paths, nothing installed."""
+"""`./dev` on unprepared machines: other folders, odd paths, nothing installed."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def copy_repository(target: Path) -> Path:
-    """A fresh clone, without what was installed or built here."""
+    """Create a fresh clone without installed or built files."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -39,7 +39,7 @@ def run(command: list[str | Path], cwd: Path, **environment: str) -> subprocess.
 
 
 def find_needed(*packages: str) -> set[str]:
-    """Packages with all that they need here, without extras."""
+    """Return packages with their requirements, without extras."""
     found: set[str] = set()
     open_names = [(name, "") for name in packages]
     while open_names:
@@ -54,7 +54,7 @@ def find_needed(*packages: str) -> set[str]:
 
 
 def shorten_lock(clone: Path) -> None:
-    """Leave what the command itself needs: the whole lock was installed for this run, and takes twenty seconds."""
+    """Shorten the lock to the command's requirements: installing the full lock takes twenty seconds."""
     needed = find_needed("metier", "hatchling", "editables", "uv")
     lock = clone / "requirements.lock"
     entries = re.split(r"^(?=[^ #\n])", lock.read_text(encoding="utf-8"), flags=re.MULTILINE)

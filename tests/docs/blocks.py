@@ -67,7 +67,7 @@ class Block:
 
     @property
     def meaning(self) -> dict[str, str | None]:
-        """The parts of the mark; empty if there is no valid mark."""
+        """Return the parts of the mark; empty without a valid mark."""
         found = MARK.fullmatch(self.mark)
         return found.groupdict() if found else {}
 

@@ -1,4 +1,4 @@
-"""The reference run driven by processes that share its store and nothing else: each has a folder of its own."""
+"""The reference run driven by processes that share only the store: each has its own folder."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Writes the journals of `tests/corpus`: run it as a program once per release, and keep the old ones.
+"""Write the journals of `tests/corpus`: run it as a program once per release, and keep the old ones.
 
-Small runs that together write every kind of entry. A journal in the corpus is never changed: it stands for those that
-users have on their disks.
+Small runs that together write every kind of entry. Never change a journal in the corpus: it represents the
+journals on users' disks.
 """
 
 import sys
@@ -89,7 +89,7 @@ class _Inbox:
 
 
 async def _write_message_added(folder: Path) -> None:
-    """A message that the user sent while the run was working."""
+    """Write a run to which the user sent a message while it was working."""
     with tempfile.TemporaryDirectory() as place:
         lines = (calls(ToolCall("Look", {"text": "a"})), *ENOUGH)
         async with open_at(build_workspace(Path(place)), *lines) as runtime:
@@ -98,7 +98,7 @@ async def _write_message_added(folder: Path) -> None:
 
 
 async def _write_model_changed(folder: Path) -> None:
-    """A model that its provider does not have, and the same run with another one."""
+    """Write a run with an unknown model, continued with another one."""
     with tempfile.TemporaryDirectory() as place:
         lines = (fails(NotFound("There is no such model")), *ENOUGH)
         async with open_at(build_workspace(Path(place)), *lines) as runtime:
@@ -108,7 +108,7 @@ async def _write_model_changed(folder: Path) -> None:
 
 
 async def _write_undone(folder: Path) -> None:
-    """Files that a tool wrote and a program changed, taken back."""
+    """Write a run whose files, changed by a tool and a program, were undone."""
     with tempfile.TemporaryDirectory() as place:
         workspace = build_workspace(Path(place))
         lines = (
@@ -122,7 +122,7 @@ async def _write_undone(folder: Path) -> None:
 
 
 async def _write_task(folder: Path) -> None:
-    """A task of two steps, the second sent back once; its own journal and that of the step."""
+    """Write the journals of a task with two steps, the second rejected once."""
     with tempfile.TemporaryDirectory() as place:
         workspace = build_workspace(Path(place))
         task = workspace / ".agent/tasks/two"
@@ -137,7 +137,7 @@ async def _write_task(folder: Path) -> None:
 
 
 async def _write_together(folder: Path) -> None:
-    """One call that starts two children, and asks for a third that does not exist."""
+    """Write a call that starts two children and requests a third that does not exist."""
     with tempfile.TemporaryDirectory() as place:
         workspace = build_workspace(Path(place))
         for name in ("left", "right"):
@@ -152,7 +152,7 @@ async def _write_together(folder: Path) -> None:
 
 
 async def _write_call(folder: Path) -> None:
-    """A skill that has another one called; its own journal and that of the run which does that."""
+    """Write the journals of a skill that calls another one."""
     with tempfile.TemporaryDirectory() as place:
         workspace = build_workspace(Path(place))
         for name, (contract, impl) in CALLED.items():
@@ -167,7 +167,7 @@ async def _write_call(folder: Path) -> None:
 
 
 async def _write_changed_code(folder: Path) -> None:
-    """A file of a skill is changed while the run waits for an answer, and that is accepted."""
+    """Write a run whose skill file changed during a pause, with its acceptance."""
     with tempfile.TemporaryDirectory() as place:
         workspace = build_workspace(Path(place))
         async with open_at(workspace, calls(ToolCall("ask_user", {"question": "Which colour?"})), *ENOUGH) as runtime:
@@ -180,7 +180,7 @@ async def _write_changed_code(folder: Path) -> None:
 
 
 async def _write_in_doubt(folder: Path) -> None:
-    """A kill between the intent and the result of a step that must not be repeated."""
+    """Write a run killed between intent and result of an unrepeatable step."""
     with tempfile.TemporaryDirectory() as place:
         async with open_at(build_workspace(Path(place) / "a"), WORK, *ENOUGH) as runtime:
             whole = await export_run(runtime, (await carry_out(runtime)).run_id, exact=True)
@@ -198,7 +198,7 @@ def _write(folder: Path, name: str, entries: list[Entry]) -> None:
 
 
 def _without_place(entry: Entry) -> Entry:
-    """Remove the machine and process that wrote it."""
+    """Remove machine and process of the writer."""
     match entry:
         case RunStarted():
             return replace(entry, workspace="/project", environment="")

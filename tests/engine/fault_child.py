@@ -1,4 +1,4 @@
-"""A process of its own that runs on a disk that is full or read-only, and says how it went."""
+"""A process that runs on a full or read-only disk and reports the outcome."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def build_lines() -> list[list[Call]]:
 
 
 async def run_on_full_disk(disk: Path, spare_kib: int) -> None:
-    """Fill the disk but for a little, run until there is no room, free it, go on."""
+    """Fill the disk almost completely, run until it is full, free it, continue."""
     host = replace(
         small.build(disk, lambda _name: None).host,
         settings=Settings(runtime=RuntimeOptions(max_turns=TURNS + 5)),

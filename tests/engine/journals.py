@@ -1,4 +1,4 @@
-"""Journals for tests of the pure core, written as short as they are read."""
+"""Compact builders of journals for tests of the pure core."""
 
 from msgspec import convert
 
@@ -20,7 +20,7 @@ READS = frozenset({"look", "look-again"})
 
 
 class TablePolicy:
-    """Tools of these names are asked about or denied; `look` only reads."""
+    """A policy that asks about or denies tools by name; `look` is read-only."""
 
     def __init__(self, *, asks: frozenset[str] = frozenset(), denies: frozenset[str] = frozenset()) -> None:
         self.asks = asks
@@ -51,7 +51,7 @@ def started(**limits: object) -> RunStarted:
 
 
 def until_call(*skills: str, **limits: object) -> list[Entry]:
-    """A run that is about to ask the model for the first time."""
+    """Return the entries of a run before its first model call."""
     candidates = tuple(Candidate(skill_name=skill, score=90) for skill in skills)
     return [
         started(**limits),
@@ -83,7 +83,7 @@ def decided(*actions: ActionStep, turn: int = 1, rejected: tuple[Rejection, ...]
 
 
 def turn_of(*actions: ActionStep, turn: int = 1, cost: float = 0.0) -> list[Entry]:
-    """The model was asked, answered, and was understood."""
+    """Return the entries of a turn with a decoded reply."""
     return [asked(turn), replied(*actions, turn=turn, cost=cost), decided(*actions, turn=turn)]
 
 
@@ -112,7 +112,7 @@ def ended(step_id: str, *, ok: bool = True, text: str = "fine") -> StepFinished:
 
 
 def broke(step_id: str, *, retryable: bool = True) -> StepFinished:
-    """The work of a skill failed, so the failure policy applies."""
+    """Return the entries of a skill failure, so that the failure policy applies."""
     return StepFinished(
         step_id=step_id,
         status="failed",

@@ -1,4 +1,4 @@
-"""The run that is killed, with its journal on PostgreSQL: a database of its own for every case."""
+"""The reference run on PostgreSQL: each case has its own database."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ VARIABLE = "METIER_TEST_POSTGRES"
 
 
 async def open_pointed_postgres(host: Host, points: Points, *, machine: Machine | None) -> Store:
-    """PostgreSQL, with points before and after each change."""
+    """Open a PostgreSQL store with crash points before and after each change."""
     server = os.environ[VARIABLE]
     name = f"crash_{zlib.crc32(str(host.runs).encode()):08x}"
     async with await psycopg.AsyncConnection.connect(server, autocommit=True) as connection:

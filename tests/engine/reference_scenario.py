@@ -1,5 +1,5 @@
-"""The run that is killed everywhere: every effect class, parallel reads, two hand-offs, an approval, a question, a
-repair and a retry. Loaded by file in the processes that live it, and once more, broken, by the tests of the suite.
+"""The reference run for kills: every effect class, concurrent reads, two hand-offs, an approval, a question,
+a repair and a retry. The child processes load it by file; the tests of the suite also load it in broken form.
 """
 
 import json
@@ -82,7 +82,7 @@ SKILLS = {"alpha": (), "beta": ("record", "flaky"), "gamma": ("report",)}
 
 
 class Mail(RecordedEffect):
-    """One that can find out whether it happened."""
+    """A tool that can check whether its effect happened."""
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
         sent = any(effect["key"] == context.idempotency_key for effect in read_effects(self.effects))
@@ -95,7 +95,7 @@ type Call = tuple[str, dict[str, JsonValue]]
 
 
 class Narrator:
-    """Says the lines of a play. Which one is next is read from the request: another process may ask for it."""
+    """A model with scripted lines. The request determines the next one, because another process may send it."""
 
     name = "narrator"
 
@@ -127,7 +127,7 @@ class Narrator:
 
 @dataclass(frozen=True, slots=True)
 class AskFor:
-    """Asks before one tool, whatever else is allowed."""
+    """A policy that asks before one tool."""
 
     inner: Policy
     tool: str
@@ -142,7 +142,7 @@ class AskFor:
 
 
 def write_skills(folder: Path) -> None:
-    """Once for all cases: what is prepared for a script is kept by its place."""
+    """Write the skills once for all cases: the prepared environment of a script depends on its path."""
     for name, scripts in SKILLS.items():
         skill = folder / name
         if (skill / "SKILL.md").exists():
@@ -155,7 +155,7 @@ def write_skills(folder: Path) -> None:
 
 
 def make_workspace(folder: Path) -> Path:
-    """Beside what the kit and the tools write for themselves: of that a run need take no snapshot."""
+    """Create the workspace next to the files of kit and tools, which need no snapshot."""
     workspace = folder / "workspace"
     workspace.mkdir(exist_ok=True)
     return workspace

@@ -1,4 +1,4 @@
-"""Small runs for tests: a workspace with two skills, tools of every effect class, and somebody who answers."""
+"""Small runs for tests: a workspace with two skills, tools of every effect class, and a scripted user."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ ENOUGH = tuple(says("All done.") for _ in range(20))
 
 @dataclass
 class SmallTool:
-    """Says what it saw, and keeps which steps it ran for."""
+    """A tool that returns its arguments and records its steps."""
 
     name: str
     effect: Effect = "read"
@@ -111,7 +111,7 @@ async def open_at(
 
 
 async def carry_out(runtime: Runtime, *, task: str = "take notes", stopper: Stopper | None = None) -> RunState:
-    """From the start to the end, answering whatever is asked."""
+    """Run from start to end, answering every question."""
     state = await runtime.start(RunRequest(task=task), DriveOptions(stopper=stopper))
     return await answer_all(runtime, state)
 
@@ -119,7 +119,7 @@ async def carry_out(runtime: Runtime, *, task: str = "take notes", stopper: Stop
 async def answer_all(
     runtime: Runtime, state: RunState, *, doubt: Literal["done", "retry", "skip"] = "done"
 ) -> RunState:
-    """Every second approval is denied; questions get `blue`; what is in doubt gets `doubt`."""
+    """Answer every pause: deny every second approval, answer `blue` to questions, `doubt` to unknown outcomes."""
     for turn in range(100):
         if state.pause is None:
             return state

@@ -1,4 +1,4 @@
-"""A short run, and the same one on engines that are broken on purpose: the suite must notice each of them."""
+"""A short run on the real engine and on deliberately broken ones, which the suite must detect."""
 
 import copy
 import dataclasses
@@ -77,7 +77,7 @@ def open_with(wrap: Callable[[Store], Store]) -> OpenStore:
 
 
 class LateIntents(StoreWrapper):
-    """The effect begins before its intent is on record: both are written together when it is over."""
+    """An engine that starts the effect before recording its intent: both are written at the end."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -104,7 +104,7 @@ def build_late_intents(folder: Path, reach: Reach) -> Scenario:
 
 @dataclass
 class Backlog:
-    """Effects that were promised and not done yet."""
+    """Effects that were reported as done but not executed yet."""
 
     left: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
@@ -115,7 +115,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class LaterDeed(RecordedEffect):
-    """Says that it is done, and does it when the result is on record."""
+    """A tool that reports success and has its effect only after the result is recorded."""
 
     backlog: Backlog
 
@@ -126,7 +126,7 @@ class LaterDeed(RecordedEffect):
 
 
 class EarlyResults(StoreWrapper):
-    """The result is on record before the effect."""
+    """An engine that records the result before the effect."""
 
     def __init__(self, inner: Store, backlog: Backlog) -> None:
         super().__init__(inner)
@@ -154,7 +154,7 @@ def build_early_results(folder: Path, reach: Reach) -> Scenario:
 
 
 class TalkativeLog(RunLog):
-    """Tells of an entry before it is written."""
+    """An event log that reports an entry before it is written."""
 
     async def record(self, *entries: Entry, durable: bool = False) -> None:
         await super().record()
@@ -193,7 +193,7 @@ def build_early_events(folder: Path, reach: Reach) -> Scenario:
 
 
 class RashDriver(RunDriver):
-    """Repeats whatever was under way, as most others do."""
+    """A driver that repeats interrupted steps, like most other engines."""
 
     async def _take_answer(
         self,
@@ -216,7 +216,7 @@ def build_rash_recovery(folder: Path, reach: Reach) -> Scenario:
 
 
 class NaiveStore(StoreWrapper):
-    """Looks where the journal ends and writes there, whoever drives the run."""
+    """A store without fencing that appends at the journal's end for any driver."""
 
     def __init__(self, inner: Store, database: Path) -> None:
         super().__init__(inner)

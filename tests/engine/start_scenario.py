@@ -1,4 +1,4 @@
-"""A run that is started with flags, and gone on with in a place whose settings say something else."""
+"""A run started with flags and continued with different settings."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ LIVES = "lives"
 
 
 def build(folder: Path, reach: Reach) -> Scenario:
-    """The first process has the flags; every later one has the settings of today."""
+    """Build the host: the first process has the flags, later ones the current settings."""
     effects = folder / "effects.jsonl"
     lives = folder / LIVES
     count = int(lives.read_text()) if lives.exists() else 0

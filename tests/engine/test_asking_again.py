@@ -1,4 +1,4 @@
-"""A step whose approval is open is never run, however the run came to go on."""
+"""A step with a pending approval does not run, however the run was continued."""
 
 from metier.approval.rules import ALLOW, Verdict
 from metier.decisions import ActionStep

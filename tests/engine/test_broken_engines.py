@@ -1,4 +1,4 @@
-"""Engines that are broken on purpose. A suite that does not notice them proves nothing about the real one."""
+"""Deliberately broken engines, which prove that the suite detects errors."""
 
 from collections.abc import Callable, Generator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Journals that earlier releases wrote still mean what they meant."""
+"""Journals of earlier releases keep their meaning."""
 
 from pathlib import Path
 from typing import get_args

@@ -1,4 +1,4 @@
-"""The reference run, killed and taken over in another folder each time: effects are asked about, not repeated.
+"""The reference run, killed and taken over in another folder: effects are asked about, not repeated.
 
 A sample of the points by default; `METIER_CRASH_ALL=1` kills at every point, more than 300 times.
 """
@@ -50,7 +50,7 @@ def baseline(kit: CrashKit) -> Baseline:
 
 
 def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
-    """All of them, or those at which effects begin and end, and one of each other name."""
+    """Choose all points, or the start and end of effects and one of each other name."""
     most = Counter(point.name for point in points)
     return [
         point

@@ -1,7 +1,7 @@
-"""The reference run, killed with SIGKILL wherever it leaves a trace: always the same end, nothing lost, nothing twice.
+"""The reference run, killed with SIGKILL at each crash point: the same end, nothing lost or repeated.
 
-A sample: both sides of every effect and of the entries that tell of it, one side of what leads to a decision about
-effects, and a sixteenth of the other names. `METIER_CRASH_ALL=1` kills at all points, more than a thousand.
+A sample: both sides of every effect and its entries, one side of decisions about effects, and a sixteenth of the other
+names. `METIER_CRASH_ALL=1` kills at all points, more than a thousand.
 """
 
 import os
@@ -48,7 +48,7 @@ def baseline(kit: CrashKit) -> Baseline:
 
 
 def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
-    """All of them, or of some names one occurrence each, which stay the same from run to run."""
+    """Choose all points, or for some names one fixed occurrence each."""
     if IS_WHOLE:
         return list(points)
     most = Counter(point.name for point in points)

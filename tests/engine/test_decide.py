@@ -1,4 +1,4 @@
-"""A run's next action, in tables: the same state always gives the same action."""
+"""A run's next action, in tables: equal states have equal actions."""
 
 import pytest
 from journals import (
@@ -42,7 +42,7 @@ ALLOW = TablePolicy()
 
 
 def after_turn(turn: int = 1) -> list[Entry]:
-    """A whole turn with one read."""
+    """Return the state after a complete turn with one read."""
     step = tool("look", f"t{turn}", n=str(turn))
     verified = ProgressVerified(following="CALL_LLM")
     return [*turn_of(step, turn=turn), intent(f"{turn}.1", step), ended(f"{turn}.1"), verified]
@@ -340,7 +340,7 @@ REFUSED = StepRetried(step_id="1.1", reason="touch: Read-only file system", want
 
 
 class ReadOnlyPolicy(TablePolicy):
-    """Allows `push` in the read-only sandbox only."""
+    """A policy that allows `push` only in the read-only sandbox."""
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:
         return Verdict(decision="allow", read_only=True)

@@ -1,4 +1,4 @@
-"""Several drivers of one run: one drives, the others are told; one that was thought dead can do no harm."""
+"""Several drivers of one run: one drives, the others are rejected, and a stalled one is fenced."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ STOPPED_SECONDS = 0.7
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:
-    """One process forks all drivers, so that Metier is imported once."""
+    """A process that forks all drivers, so that Metier is imported once."""
     with CrashKit(small.build, tmp_path_factory.mktemp("drivers")) as running:
         yield running
 
@@ -39,12 +39,12 @@ def baseline(kit: CrashKit) -> Baseline:
 
 
 def wake(case: Path, name: str) -> None:
-    """Let a stopped process go on."""
+    """Continue a stopped process."""
     os.kill(int((case / f"{name}.pid").read_text()), signal.SIGCONT)
 
 
 def wait_until_stopped(case: Path, name: str) -> None:
-    """A stopped process is not waited for by its parent, so we look at its state."""
+    """Wait until the process is stopped by polling its state, because its parent does not wait for it."""
     while True:
         file = case / f"{name}.pid"
         if file.exists() and (pid := file.read_text()):
@@ -76,7 +76,7 @@ def test_exactly_one_of_eight_processes_drives_a_resumed_run(kit: CrashKit) -> N
 
 
 def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[str], str]:
-    """One driver is frozen at `point`, another takes its run over and ends it; then the first wakes up."""
+    """Freeze one driver at `point`, let another take over and end the run, then wake the first."""
     case = kit.open_case()
     frozen = Order(folder=str(case), name=point.name, occurrence=point.occurrence, action="stop", outcome="zombie")
     kit.start(frozen)

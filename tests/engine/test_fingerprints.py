@@ -1,4 +1,4 @@
-"""The hash of a request depends on the request alone, and hashes of 0.2 are still recognized."""
+"""The hash of a request depends only on the request, and 0.2 hashes are still recognized."""
 
 import hashlib
 

@@ -1,6 +1,6 @@
-"""A kill at any statement of a start leaves no run, or one that goes on with everything it was started with.
+"""A kill at any statement of a start leaves no run, or one with all its settings.
 
-A sample: the statements and calls that make the run, and a third of the other names. `METIER_CRASH_ALL=1` kills at all.
+A sample: the statements and calls that create the run, and a third of the others. `METIER_CRASH_ALL=1` kills at all.
 """
 
 import os
@@ -73,7 +73,7 @@ def kill_and_go_on(kit: CrashKit, point: CrashPoint) -> list[str]:
 
 
 def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
-    """All of them, or of some names the last."""
+    """Choose all points, or the last one of some names."""
     if os.environ.get("METIER_CRASH_ALL"):
         return list(points)
     last = {point.name: point for point in points}
@@ -81,7 +81,7 @@ def choose(points: tuple[CrashPoint, ...]) -> list[CrashPoint]:
 
 
 def check_start(build: Build, folder: Path) -> set[str]:
-    """Kill at the points of the start. Their names."""
+    """Kill at the points of the start and return their names."""
     with CrashKit(build, folder) as kit:
         baseline = kit.survey()
         begun = next(i for i, p in enumerate(baseline.points) if p.name == "event:run_started:after")

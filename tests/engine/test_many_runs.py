@@ -1,4 +1,4 @@
-"""One process drives many runs at once: their event logs share a bounded number of descriptors."""
+"""One process drives many concurrent runs whose event logs share a limited number of descriptors."""
 
 import os
 import resource

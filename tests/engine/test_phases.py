@@ -1,4 +1,4 @@
-"""The table of phases: what it allows goes, everything else raises."""
+"""The phase table: listed transitions are allowed, others raise."""
 
 import itertools
 from typing import get_args

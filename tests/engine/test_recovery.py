@@ -1,4 +1,4 @@
-"""Evidence of an interrupted effect, as seen from the machine that resumes the run."""
+"""Evidence of an interrupted effect on the machine that resumes the run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A recorded run is driven again with its effects blocked, and gives the same journal."""
+"""A replay drives a recorded run with blocked effects and produces the same journal."""
 
 import os
 import subprocess
@@ -145,7 +145,7 @@ async def test_a_tampered_entry_is_the_first_divergence(workspace: Path) -> None
 
 
 def tamper(entry: Entry) -> Entry | None:
-    """Another thing than the run itself would write here; None for what comes from the world."""
+    """Return a tampered entry; None for entries from outside the run."""
     match entry:
         case CatalogLoaded():
             return replace(entry, skills=("other",))

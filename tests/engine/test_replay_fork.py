@@ -1,4 +1,4 @@
-"""A fork shares the beginning of a run and is a run like any other."""
+"""A fork shares the first entries of a run and is an ordinary run."""
 
 from pathlib import Path
 

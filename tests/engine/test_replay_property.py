@@ -1,4 +1,4 @@
-"""Whatever a model says, a run that came to its end replays equal, and can be forked wherever it says so."""
+"""Any completed run replays equal and can be forked at every listed point."""
 
 import os
 import tempfile

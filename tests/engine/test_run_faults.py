@@ -1,4 +1,4 @@
-"""Torn logs, damaged journals, full and read-only disks, odd clocks, files that changed: a clear word, nothing lost."""
+"""Torn logs, damaged journals, full and read-only disks, odd clocks, changed files: clear errors, no loss."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def build_host(folder: Path) -> Host:
 
 
 async def expect_whole_log(runtime: Runtime, run_id: str) -> None:
-    """The log tells of every entry once, in order."""
+    """Check that the log reports every entry once, in order."""
     state, expected = RunState(run_id), list[tuple[int, str]]()
     for entry in await read_entries(runtime.store, run_id):
         apply(state, entry)
@@ -98,7 +98,7 @@ async def test_damaged_journal_is_rejected_and_not_changed(how: str, tmp_path: P
 
 
 class BackwardsClock:
-    """Somebody sets the clock back by an hour whenever it is looked at."""
+    """A clock that moves back an hour on every reading."""
 
     def __init__(self) -> None:
         self.wall = datetime(2026, 11, 1, tzinfo=UTC)
@@ -145,7 +145,7 @@ async def test_a_row_without_a_journal_is_not_started_with_current_settings(tmp_
 
 
 class Listener(Narrator):
-    """Keeps what it was asked with."""
+    """A model that records its requests."""
 
     def __init__(self, lines: list[list[Call]]) -> None:
         super().__init__(lines)
@@ -222,7 +222,7 @@ async def test_skill_deleted_during_a_pause_is_reported_as_unknown(tmp_path: Pat
 
 
 def run_child(*arguments: str | Path, before: str) -> dict[str, Any]:
-    """Runs the child after shell commands in a mount namespace of its own."""
+    """Run the child after shell commands in its own mount namespace."""
     command = [sys.executable, str(CHILD), *map(str, arguments)]
     command = ["unshare", "-m", "sh", "-ec", f'{before}\nexec "$@"', "sh", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)

@@ -1,4 +1,4 @@
-"""Folding: what a run knows after which entries, and what cannot follow what."""
+"""Folding: the state after each entry, and impossible entries."""
 
 import pytest
 from journals import (

@@ -29,7 +29,7 @@ def test_a_run_with_one_effect_syncs_for_its_start_its_intent_and_its_end(tmp_pa
 
 
 def _count(folder: Path, runs: int) -> int:
-    """All syncs of a process that drives so many runs, one after the other."""
+    """Count all syncs of a process that drives this number of consecutive runs."""
     folder.mkdir()
     trace = folder / "trace"
     command = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(trace)]

@@ -1,4 +1,4 @@
-"""Each check, where it holds and where it does not. Sentences never pass by themselves."""
+"""Each check passing and failing. Sentences do not pass without a judge."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`evals.json` as it is found: every assertion becomes a check, a sentence or a problem with file and line."""
+"""Published `evals.json` files: every assertion becomes a check, a sentence or a problem with a line."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Intervals hold the true rate as often as they say: simulated models with known success rates, 2,000 times each."""
+"""Intervals have their nominal coverage: simulated models with known success rates, 2,000 times each."""
 
 import random
 from functools import cache

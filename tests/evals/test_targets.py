@@ -1,4 +1,4 @@
-"""Agents with rules of their own, functions of a pack, and results over time."""
+"""Agents with their own rules, grading functions of a pack, and results over time."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A copy of a pack in a folder of its own, and a model behind a real socket to run it with."""
+"""A copy of a pack in its own folder, and a model behind a real socket."""
 
 import sys
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackFolder:
-    """Empty; the person in it has a home of their own and no keys."""
+    """An empty folder of a user with an empty home and no keys."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()

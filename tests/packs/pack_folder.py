@@ -1,4 +1,4 @@
-"""A folder that holds a pack, and the command in it."""
+"""A folder with a pack, and the command in it."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ class PackFolder:
         return done.stdout.strip()
 
     def commit(self, message: str) -> str:
-        """The short hash."""
+        """Commit and return the short hash."""
         self.git("commit", "--quiet", "--allow-empty", "-m", message)
         return self.git("rev-parse", "--short", "HEAD")
 

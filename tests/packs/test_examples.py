@@ -1,4 +1,4 @@
-"""Conventions of every pack in `demos/`: it is valid, its rules hold, its scripts explain themselves."""
+"""Conventions of every pack in `demos/`: it is valid, its rules apply, its scripts have help."""
 
 import subprocess
 import sys

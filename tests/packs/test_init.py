@@ -1,4 +1,4 @@
-"""`agent init`: what it writes is right, runs without a model, and replaces nothing."""
+"""`agent init`: its files are valid, run without a model, and replace nothing."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The packs pass their own evals from recordings, where they are copied to."""
+"""Copied packs pass their own evals from recordings."""
 
 import json
 import shutil

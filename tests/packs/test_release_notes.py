@@ -1,4 +1,4 @@
-"""The pack `release-notes`, on real repositories: without a model, with one, and where the notes do not hold."""
+"""The pack `release-notes`, on real repositories: with and without a model, and with invalid notes."""
 
 import json
 

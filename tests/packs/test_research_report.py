@@ -1,4 +1,4 @@
-"""The pack `research-report`, on real folders: without a model, with one, and with citations that do not hold."""
+"""The pack `research-report`, on real folders: with and without a model, and with invalid citations."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Plugins as a person meets them: installed distributions, found by the real command in a process of its own."""
+"""Plugins end to end: installed distributions, found by the real command in its own process."""
 
 import json
 import os
@@ -28,13 +28,13 @@ def register(registry):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A folder of installed distributions, and the folder that the command runs in."""
+    """A folder of installed distributions, and the command's current folder."""
 
     packages: Path
     work: Path
 
     def install(self, name: str, code: str, *, function: str = "register") -> None:
-        """Put a plugin there as an installer would: a module and what its metadata says."""
+        """Install a plugin: a module and its metadata."""
         module = f"{name}_plugin"
         (self.packages / f"{module}.py").write_text(code, "utf-8")
         info = self.packages / f"{module}-1.0.dist-info"
@@ -55,7 +55,7 @@ class Site:
         )
 
     def run(self, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A run that the scripted provider of a plugin answers."""
+        """Run a task with the scripted provider of a plugin."""
         return self.agent("run", "go", "--provider", "plugin/scripted", "--model", "m", *args, **environment)
 
 

@@ -1,4 +1,4 @@
-"""An editor that is nothing but messages, against `agent acp` as a process; each is held to the schema of the SDK."""
+"""An editor made of messages, against an `agent acp` process; messages are checked against the SDK's schema."""
 
 import json
 import queue
@@ -29,7 +29,7 @@ RESULTS: dict[str, type[BaseModel]] = {
 
 
 class Editor:
-    """Answers what the agent asks by `answer`; keeps every update."""
+    """An editor that answers requests with `answer` and records every update."""
 
     def __init__(self, folder: Path, *, answer: Callable[[Message], Message | None] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -71,7 +71,7 @@ class Editor:
         return self.wait_for(number, method)
 
     def wait_for(self, number: int, method: str) -> Message:
-        """The result of a request, or its error under `error`."""
+        """Return the result of a request, or its error under `error`."""
         while True:
             message = self._answers.get(timeout=SECONDS)
             if message.get("id") == number:
@@ -98,7 +98,7 @@ class Editor:
 
     @contextmanager
     def reading_stopped(self) -> Generator[None]:
-        """Messages of the agent stay in the pipe meanwhile."""
+        """Stop reading, so that messages of the agent stay in the pipe."""
         self._reads.clear()
         try:
             yield
@@ -141,7 +141,7 @@ class Editor:
 
 
 def choose(option: str) -> Callable[[Message], Message]:
-    """Answers every permission dialog with this option."""
+    """Answer every permission dialog with this option."""
 
     def answer(message: Message) -> Message:
         del message

@@ -1,4 +1,4 @@
-"""`agent skill add` as the client that the conformance suite starts, with the address of its server behind it."""
+"""`agent skill add` as the conformance suite's client; the last argument is the server's address."""
 
 import json
 import os

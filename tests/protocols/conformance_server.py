@@ -1,6 +1,6 @@
-"""The MCP door of the workspace in the current folder, over HTTP at a free port, for suites that speak HTTP only.
+"""The MCP server of the current folder's workspace, over HTTP at a free port, for HTTP-only suites.
 
-Prints the address. Ends with its standard input.
+It prints its URL and exits when standard input closes.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A workspace whose tasks carry the names that the MCP conformance suite calls, and a model that does what they say."""
+"""A workspace with the task names that the MCP conformance suite calls, and a model that obeys them."""
 
 import base64
 import json
@@ -94,7 +94,7 @@ def _build_schema(properties: dict[str, object]) -> dict[str, object]:
 
 
 class ObedientModel(ModelServer):
-    """Does what the line `DO: …` of the task says, whichever run asks."""
+    """A model that executes the line `DO: …` of a task."""
 
     @override
     def next(self, body: dict[str, Any]) -> Reply:
@@ -165,7 +165,7 @@ def write_workspace(workspace: Workspace, model: ModelServer) -> None:
 
 
 def write_untimed_tasks(workspace: Workspace) -> None:
-    """Add the tools that the suite gives half a second, for a test that waits longer."""
+    """Add tools with a half-second limit in the suite, for a test that waits longer."""
     write_task(workspace, "test_logging_tool", "DO: say logged", extra="metadata:\n  mcp_task: never\n")
     write_task(workspace, "test_streaming_elicitation", "DO: ask ok", extra="metadata:\n  mcp_task: never\n")
 

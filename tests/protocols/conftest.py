@@ -1,4 +1,4 @@
-"""Workspaces behind doors: the local model server and the workspace of the command line's tests."""
+"""Workspaces behind protocol servers: the model server and the workspace of the command-line tests."""
 
 import sys
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clean home folder, and a workspace folder beside it that is the current one."""
+    """A clean home folder, and a workspace folder next to it that is the current one."""
     for folder in ("home", "work"):
         (tmp_path / folder).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

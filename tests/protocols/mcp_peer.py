@@ -1,4 +1,4 @@
-"""An MCP client that is nothing but messages: against the command as a process, or against the server in process."""
+"""An MCP client made of messages, against the command as a process or the server in this process."""
 
 import json
 import os
@@ -26,7 +26,7 @@ type Message = dict[str, Any]
 
 
 def build_params(params: Mapping[str, Any], capabilities: Mapping[str, Any]) -> Message:
-    """With the envelope of the era without sessions."""
+    """Build parameters with the envelope of the session-free protocol."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientInfo": {"name": "peer", "version": "1"},
@@ -36,7 +36,7 @@ def build_params(params: Mapping[str, Any], capabilities: Mapping[str, Any]) -> 
 
 
 class ProcessPeer:
-    """`agent mcp serve` in a folder, spoken to line by line."""
+    """A line-based client of `agent mcp serve` in a folder."""
 
     def __init__(self, folder: Path, *, capabilities: Mapping[str, Any] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -55,7 +55,7 @@ class ProcessPeer:
         self.process.communicate()
 
     def request(self, method: str, **params: Any) -> Message:
-        """The answer to one request: its result, or the error under `error`."""
+        """Return the result of a request, or its error under `error`."""
         self._number += 1
         self.write({"id": self._number, "method": method, "params": build_params(params, self.capabilities)})
         while True:
@@ -75,7 +75,7 @@ class ProcessPeer:
         return cast("Message", json.loads(line))
 
     def close(self) -> int:
-        """Close its input, as a client does at its end; the exit code."""
+        """Close its input like a client at its end, and return the exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.stdin = None
@@ -83,7 +83,7 @@ class ProcessPeer:
 
 
 class Peer:
-    """The server in this process, with real messages in memory. Handshake or not, as `is_modern` says."""
+    """A client of the server in this process, with or without handshake (`is_modern`)."""
 
     def __init__(self, *, capabilities: Mapping[str, Any], is_modern: bool) -> None:
         self.capabilities = capabilities
@@ -137,7 +137,7 @@ class Peer:
         return await self.request("tools/call", name=tool, arguments=arguments)
 
     async def wait_for(self, task_id: str, *statuses: str) -> Message:
-        """Poll a task until it stands in one of these."""
+        """Poll a task until it has one of these states."""
         with anyio.fail_after(SECONDS):
             while True:
                 task = await self.request("tasks/get", taskId=task_id)
@@ -158,7 +158,7 @@ class Peer:
 async def opened_peer(
     folder: Path, *, capabilities: Mapping[str, Any] | None = None, is_modern: bool = True
 ) -> AsyncGenerator[Peer]:
-    """A client of the door of this folder; after the block its runs are handed back."""
+    """Open a client of this folder's server; its runs are released after the block."""
     opened = open_host(folder, environ=os.environ, home=Path.home(), flags=None, config=None)
     peer = Peer(capabilities=capabilities or {}, is_modern=is_modern)
     async with (

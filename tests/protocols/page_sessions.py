@@ -1,10 +1,10 @@
-"""Sessions that pages show: what an answer must hold."""
+"""Sessions on pages: the required contents of answers."""
 
 from pydantic import JsonValue
 
 
 def is_part(wanted: JsonValue, found: JsonValue) -> bool:
-    """Everything that is wanted is there; there may be more."""
+    """Return whether all expected parts are present."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(key in found and is_part(wanted[key], found[key]) for key in wanted)
     if isinstance(wanted, list):

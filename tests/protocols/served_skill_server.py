@@ -1,4 +1,4 @@
-"""An MCP server on stdin and stdout that serves one skill, truthfully or not: `digest|size|frontmatter|file:NAME|…`."""
+"""An MCP server on stdin and stdout that serves one skill, correctly or not: `digest|size|frontmatter|file:NAME|…`."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""`agent acp` against an editor made of messages: turns, tool calls, permissions, forms, cancelling, loading."""
+"""`agent acp` against an editor made of messages: turns, tool calls, permissions, forms, canceling, loading."""
 
 import base64
 import json

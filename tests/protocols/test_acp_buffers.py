@@ -1,4 +1,4 @@
-"""File access through the editor: what it shows and has not saved is what the model reads and what a step changes."""
+"""File access through the editor: unsaved buffers are what the model reads and a step changes."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ BOTH = {"fs": {"readTextFile": True, "writeTextFile": True}}
 
 
 def hold(buffers: dict[str, str], *, option: str = "allow") -> Callable[[Message], Message]:
-    """An editor with unsaved buffers, by path, which saves one when it is told to, and allows what it is asked."""
+    """Return the answers of an editor with unsaved buffers by path, which saves and allows on request."""
 
     def answer(message: Message) -> Message:
         params = message["params"]

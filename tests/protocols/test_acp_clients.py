@@ -1,4 +1,4 @@
-"""`agent acp` against clients that others wrote: the official TypeScript SDK, and the headless client `acpx`."""
+"""`agent acp` against third-party clients: the official TypeScript SDK and the headless client `acpx`."""
 
 import base64
 import json
@@ -131,12 +131,12 @@ def use_acpx(workspace: Workspace, flag: str, task: str) -> list[str]:
 
 
 def read_messages(printed: str) -> list[dict[str, Any]]:
-    """Protocol messages that `acpx` wrote, one per line."""
+    """Return the protocol messages of `acpx`, one per line."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
 def find_stops(messages: list[dict[str, Any]]) -> list[str]:
-    """Why turns ended, as the agent answered."""
+    """Return the stop reasons of turns."""
     return [each["result"]["stopReason"] for each in messages if "stopReason" in (each.get("result") or {})]
 
 

@@ -1,4 +1,4 @@
-"""The session that the page on editors shows, played against the command."""
+"""The session on the editors page, played against the command."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Peers that flood, lie about ids and do not read, at doors that are processes on a pipe. Errors are theirs to bear."""
+"""Peers that flood, lie about IDs and do not read, against pipe servers. Only they get errors."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ MANY = 3_000
 
 
 def read_size(pid: int) -> int:
-    """The memory of a process, in kilobytes."""
+    """Return the memory of a process in kilobytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(status.partition("VmRSS:")[2].split()[0])
 

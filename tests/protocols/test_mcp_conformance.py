@@ -29,7 +29,7 @@ INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 @pytest.fixture
 def address(home: Path, tmp_path: Path) -> Iterator[str]:
-    """The door of a workspace whose tasks have the names that the suite calls."""
+    """The server of a workspace with the task names that the suite calls."""
     with conforming_workspace(tmp_path / "work"):
         server = subprocess.Popen(
             [sys.executable, HERE / "conformance_server.py"],

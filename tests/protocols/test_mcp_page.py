@@ -1,4 +1,4 @@
-"""The session that the page on MCP clients shows, played against the command."""
+"""The session on the MCP clients page, played against the command."""
 
 import json
 from pathlib import Path

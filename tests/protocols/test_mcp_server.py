@@ -1,4 +1,4 @@
-"""The MCP server of a workspace: tools, tasks, questions, approvals, resources, and what a client may not do."""
+"""The MCP server of a workspace: tools, tasks, questions, approvals, resources, and client permissions."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def get_text(result: dict[str, Any]) -> str:
 
 
 async def run_agent(workspace: Workspace, *args: str) -> int:
-    """A person at the command line."""
+    """Run a command like a user at the command line."""
     return await anyio.to_thread.run_sync(workspace.agent, *args)
 
 

@@ -1,4 +1,4 @@
-"""`agent skill add mcp:SERVER/SKILL`: what a server serves is checked against its manifest before it is shown."""
+"""`agent skill add mcp:SERVER/SKILL`: served files are checked against the manifest before display."""
 
 import json
 import shlex

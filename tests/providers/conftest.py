@@ -1,4 +1,4 @@
-"""A local server that answers as it is told, and the providers pointed at it."""
+"""A local scripted server, and providers that use it."""
 
 import sys
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Windows, prices and costs, and a file of one's own over them."""
+"""Windows, prices and costs, and a custom file that overrides them."""
 
 from pathlib import Path
 

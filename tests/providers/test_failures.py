@@ -1,4 +1,4 @@
-"""Every error status of every vendor as one of our failures."""
+"""Every error status of every vendor maps to one of our failures."""
 
 from datetime import UTC, datetime
 from typing import cast

@@ -1,4 +1,4 @@
-"""Model names: which provider they lead to, and which are allowed."""
+"""Model names: provider selection, and allowed models."""
 
 import pytest
 

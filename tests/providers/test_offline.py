@@ -1,4 +1,4 @@
-"""The offline provider in a loop that plays engine: real decoder, real script tools, real processes."""
+"""The offline provider in a minimal engine loop: real decoder, real script tools, real processes."""
 
 import json
 import os
@@ -55,7 +55,7 @@ type RunScript = Callable[[dict[str, JsonValue]], Awaitable[Answer]]
 
 @dataclass
 class Stage:
-    """Plays engine: decodes, answers calls, keeps the transcript."""
+    """A minimal engine: decodes replies, answers calls, keeps the transcript."""
 
     provider: Provider
     task: str
@@ -82,7 +82,7 @@ class Stage:
         return ModelRequest(model="offline", messages=build_messages(prompt), tools=self.tools)
 
     async def play(self, *, turns: int = 30) -> str:
-        """The result of the run."""
+        """Play the run and return its result."""
         for _ in range(turns):
             reply = await self.provider.reply(self.request)
             assert reply == await self.provider.reply(self.request)
@@ -134,7 +134,7 @@ def simple_skill(name: str, *args: str) -> OfflineSkill:
 
 
 def rank_by_word(text: str) -> Sequence[tuple[str, float]]:
-    """A skill scores 90 where its name occurs, 58 where its first letter stands alone, else nothing."""
+    """Score a skill 90 for its name, 58 for a standalone first letter, else 0."""
     words = text.lower().split()
     scores = {
         name: 90.0 if name in words else 58.0 if name[0] in words else 0.0

@@ -1,4 +1,4 @@
-"""Anthropic's streams and pauses: blocks that grow side by side, and turns that the server pauses."""
+"""Anthropic's streams and pauses: interleaved blocks, and turns paused by the server."""
 
 import json
 from typing import cast

@@ -1,4 +1,4 @@
-"""A real OpenAI-compatible server with a real, very small model. Facts of the protocol only, never wording.
+"""A real OpenAI-compatible server with a very small model: protocol facts only, not wording.
 
 Needs the two packages of the dependency group `test-model` (a llama.cpp server and a model of 135 million parameters).
 """

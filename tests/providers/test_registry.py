@@ -1,4 +1,4 @@
-"""Opening a provider: what is checked before any call, and that no vendor's SDK is loaded."""
+"""Opening a provider: checks before any call, without loading a vendor's SDK."""
 
 import json
 import subprocess

@@ -43,7 +43,7 @@ LOOSE_SCHEMA = {
     "required": ["city"],
     "$defs": {"days": {"type": "array", "items": {"type": "integer", "minimum": 1}}},
 }
-"""As a person writes one: with limits on values, and objects that are not closed."""
+"""A schema as users write it: with limits on values, and open objects."""
 
 
 def said(*parts: Part) -> Message:

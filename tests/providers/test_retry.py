@@ -1,4 +1,4 @@
-"""Retries and fallback, in tables, with a clock and a chance that the test decides."""
+"""Retries and fallback, in tables, with a controlled clock and randomness."""
 
 from datetime import UTC, datetime
 
@@ -38,7 +38,7 @@ REQUEST = ModelRequest(model="claude-haiku-4-5", messages=(user("Hello"),))
 
 
 class Stage:
-    """A clock that moves only while someone sleeps, a die that always shows the same, and what happened."""
+    """A clock that moves only during sleeps, fixed randomness, and the recorded events."""
 
     def __init__(self, *, draw: float = 0.5, policy: RetryPolicy | None = None) -> None:
         self.slept: list[float] = []

@@ -1,4 +1,4 @@
-"""The same task, the same replies in four wire formats: the run tells the same story."""
+"""The same task and replies in four wire formats produce the same events."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ OF_THE_PROMPT = {"layers", "allocated_prompt_tokens"}
 
 
 class Answers:
-    """A tool that always says the same."""
+    """A tool with a constant answer."""
 
     def __init__(self, name: str) -> None:
         self.info = ToolInfo(

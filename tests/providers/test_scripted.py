@@ -1,4 +1,4 @@
-"""The shipped test double does what its documentation says."""
+"""The shipped test double matches its documentation."""
 
 import pytest
 

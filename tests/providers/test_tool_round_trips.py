@@ -1,7 +1,7 @@
-"""A call and its result in each vendor's words: whatever comes of a call, the next request carries a proper result.
+"""A call and its result in each vendor's format: the next request always has a valid result.
 
-The providers talk to a local server. It answers the first request with a call and the second with text; what stands
-in the second request is what a vendor would have accepted or refused.
+The providers talk to a local server. It answers the first request with a call and the second with text; the
+second request is what a vendor would have accepted or rejected.
 """
 
 import json
@@ -31,7 +31,7 @@ OVERSIZED = 200_000
 
 
 class Search:
-    """Does what its query says."""
+    """A tool that obeys its query."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -81,14 +81,14 @@ CASES = [
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of the call, as the second request says it."""
+    """The result of the call in the second request."""
 
     text: str
     is_error: bool
 
 
 def build_call(vendor: Vendor, case: Case) -> Answer:
-    """The vendor's recorded reply with two calls, cut down to one and made to say what the case says."""
+    """Build the vendor's recorded reply, reduced to one call with the case's arguments."""
     reply: Any = vendor.load("calls")
     arguments = case.arguments or {}
     match vendor.folder:
@@ -146,7 +146,7 @@ def read_responses(body: Any) -> Result:
 
 
 def _says_error(text: str) -> bool:
-    """These formats have no word of their own for a failure, so the text says it."""
+    """Return whether the text reports an error, for formats without an error flag."""
     return text.startswith(("Error: ", '{"success": false'))
 
 

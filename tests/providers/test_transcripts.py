@@ -1,4 +1,4 @@
-"""Any history at all becomes one that every vendor accepts; names of tools survive the journey."""
+"""Any history is converted to one that every vendor accepts; tool names survive a round trip."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def blocks(message: Wire, key: str) -> list[Wire]:
 
 
 def pairs(sent: list[Wire], key: str) -> list[tuple[Wire, Wire]]:
-    """Each message with the one after it; the last with an empty one."""
+    """Return each message with its successor; the last with an empty one."""
     end: Wire = {key: []}
     return list(zip(sent, [*sent[1:], end], strict=True))
 

@@ -1,6 +1,6 @@
-"""A local HTTP server that answers as it is told: whole bodies, event streams, and every way of breaking off.
+"""A scripted local HTTP server: complete bodies, event streams, and every kind of disconnect.
 
-It knows nothing of vendors: a test gives it the bytes that a vendor would send, and reads what our code sent.
+It knows nothing of vendors: a test sets the bytes of a vendor's reply and reads the request of our code.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def whole(value: object, *, status: int = 200, headers: dict[str, str] | None = 
 
 
 def stream(events: Sequence[object], *, named: bool = False, done: bool = False, ending: Ending = "whole") -> Answer:
-    """Server-sent events; `named` repeats each one's `type` in an event line, `done` ends with `[DONE]`."""
+    """Build server-sent events; `named` repeats each `type` in an event line, `done` ends with `[DONE]`."""
     lines: list[str] = []
     for event in events:
         kind = cast("dict[str, object]", event).get("type") if isinstance(event, dict) else None
@@ -53,7 +53,7 @@ def stream(events: Sequence[object], *, named: bool = False, done: bool = False,
 
 
 class WireServer:
-    """Hands out `answers` in order, the last one again and again; keeps every request in `received`."""
+    """A server that returns `answers` in order, repeats the last one, and keeps requests in `received`."""
 
     def __init__(self, url: str) -> None:
         self.url = url

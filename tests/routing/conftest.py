@@ -1,4 +1,4 @@
-"""A small catalog for the tests of routing, more skills than the usual eight candidates."""
+"""A small catalog for routing tests with more than the usual eight candidates."""
 
 import pytest
 

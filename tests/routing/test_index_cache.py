@@ -1,4 +1,4 @@
-"""The kept index gives the same answers, and never an old or broken one."""
+"""The cached index ranks equally and is neither stale nor damaged."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

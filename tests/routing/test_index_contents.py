@@ -1,4 +1,4 @@
-"""An index holds what a plain count of the words gives, however it was built."""
+"""An index equals a plain word count, however it was built."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ SKILLS = st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), min_size=1, max_size=6)
 
 
 class Plain:
-    """The words of one skill, split and counted without any shortcut."""
+    """The words of one skill, split and counted naively."""
 
     def __init__(self, skill: RoutableSkill) -> None:
         self.name = [stem(word) for word in split_words(skill.name)]
@@ -67,7 +67,7 @@ def saturate(times: float, drag: float) -> float:
 
 
 def weigh(plain: Sequence[Plain], each: Plain, word: str) -> float:
-    """The weight of one word for one skill."""
+    """Return the weight of one word for one skill."""
     told, named, body = each.told[word], each.name.count(word), each.body[word]
     body_drag = drag(each.body.total(), [other.body.total() for other in plain], BODY_LENGTH_WEIGHT)
     told_drag = drag(each.told.total(), [other.told.total() for other in plain], META_LENGTH_WEIGHT)

@@ -1,4 +1,4 @@
-"""The cut, and what happens when nothing is left."""
+"""The score threshold, and the fallback without candidates."""
 
 import pytest
 

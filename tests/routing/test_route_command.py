@@ -1,4 +1,4 @@
-"""`agent skills route`, as a person and as a program call it."""
+"""`agent skills route`, called by a user and by a program."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_naming_a_package_folder_activates_none_of_its_packages(
 
 
 def find_kept(cache: Path) -> list[tuple[Path, int]]:
-    """The kept indexes with their inodes: a file that is written again has another one."""
+    """Return the cached indexes with their inodes: a rewritten file has another one."""
     return [(file, file.stat().st_ino) for file in (cache / "agent").glob("routing-*.index")]
 
 

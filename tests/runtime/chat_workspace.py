@@ -1,4 +1,4 @@
-"""A workspace to chat in, and a model that counts what it is asked."""
+"""A workspace for chats, and a model that counts its input."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ LIMIT = 5_500
 
 @dataclass
 class CountingModel:
-    """Answers by a rule, and reports as usage what the request holds."""
+    """A model that answers by a rule and reports the request's size as usage."""
 
     answer: Callable[[ModelRequest], str]
     name: str = "openai"
@@ -59,7 +59,7 @@ def count(request: ModelRequest) -> int:
 
 
 def text_of(request: ModelRequest) -> str:
-    """Everything that a request tells in messages."""
+    """Return all text in a request's messages."""
     return "\n".join(p.text for message in request.messages for p in message.parts if isinstance(p, TextPart))
 
 

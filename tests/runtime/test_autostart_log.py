@@ -1,4 +1,4 @@
-"""A self-started worker writes into its own log, never through a link that came with a clone."""
+"""An automatically started worker writes only to its own log and not through a link from a clone."""
 
 from pathlib import Path
 

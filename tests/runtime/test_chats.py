@@ -1,4 +1,4 @@
-"""A chat is one context with many runs; what it tells the model stays within bounds, however long it gets."""
+"""A chat is one context with many runs; its prompt stays within limits."""
 
 import dataclasses
 import os
@@ -36,7 +36,7 @@ def echo(request: ModelRequest) -> str:
 
 
 async def talk(chat: Chat, first: int, last: int) -> list[float]:
-    """So many turns of scripted talk; what each cost."""
+    """Send scripted messages and return the cost of each turn."""
     costs: list[float] = []
     for number in range(first, last + 1):
         state = await chat.send(f"Turn {number}: what about item {number * 37 % 101}? " + "Some more words on it. " * 6)

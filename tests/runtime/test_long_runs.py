@@ -46,7 +46,7 @@ class Echo:
 
 
 class Talker:
-    """Calls the tool once a turn; counts the calls of Python functions between its turns."""
+    """A model that calls the tool once per turn and counts Python function calls between turns."""
 
     name = "talker"
 

@@ -1,4 +1,4 @@
-"""Runs of one process share what does not change between them, and see what does."""
+"""Runs of one process share unchanged state and detect changes."""
 
 import json
 import os

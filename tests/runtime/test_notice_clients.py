@@ -1,4 +1,4 @@
-"""Messages leave by the clients of the host: one TLS context for all, and no connection that two hosts share."""
+"""Messages use the host's clients: one TLS context for all, and no connection shared by two hosts."""
 
 from pathlib import Path
 

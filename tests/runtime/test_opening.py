@@ -1,4 +1,4 @@
-"""The one way from a folder to a host: what it says about the folder's trust, and that it cannot be forgotten."""
+"""Opening a host for a folder: it reports the folder's trust and requires a decision."""
 
 import json
 from pathlib import Path

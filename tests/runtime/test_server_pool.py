@@ -1,4 +1,4 @@
-"""Runs of one session share a server if they would run it in the same sandbox."""
+"""Runs of one session share a server if their sandboxes are equal."""
 
 import json
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def accept_clock(folder: Path) -> None:
 
 
 async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -> list[ServerConnection]:
-    """The connection that each run has, one within the other as a run and its children are."""
+    """Return the connection of each run, nested like a run and its children."""
     found: list[ServerConnection] = []
 
     async def enter(pool: ServerPool | None, rest: tuple[tuple[str, Confinement], ...]) -> None:

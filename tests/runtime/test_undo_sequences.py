@@ -54,7 +54,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def build_call(chance: random.Random) -> ToolCall:
-    """One call that creates, changes, deletes, renames, links or gives another mode; it may well fail."""
+    """Build one call that creates, changes, deletes, renames, links or changes a mode; it may fail."""
     one, other = chance.choice(NAMES), chance.choice(NAMES)
     word = str(chance.randrange(1000))
     commands = (
@@ -106,7 +106,7 @@ async def test_random_work_is_undone_at_a_random_step(
     trees: list[Tree] = []
 
     class Watching(ScriptedProvider):
-        """Looks at the files before each turn."""
+        """A model that snapshots the files before each turn."""
 
         @override
         async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:

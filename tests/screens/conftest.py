@@ -1,4 +1,4 @@
-"""Makes the scenes, and the model server of the command line's tests, importable."""
+"""Make the scenes and the model server of the command-line tests importable."""
 
 import sys
 from pathlib import Path

@@ -96,7 +96,7 @@ def show_resumed_run(place: Place) -> Screens:
 
 
 def show_chat(place: Place) -> Screens:
-    """A chat with tools: a diff, output, an answer, and what is typed meanwhile."""
+    """Show a chat with tools: a diff, output, an answer, and text typed meanwhile."""
     place.model.follow(
         calls("Edit", path="a.md", old="one", new="eins"),
         calls("Bash", command="printf 'line %d\\n' 1 2 3 4 5 6 7 8 9"),
@@ -157,7 +157,7 @@ SIZES = {"100x30": (100, 30), "80x24": (80, 24)}
 
 
 def prepare(folder: Path, url: str) -> None:
-    """A workspace with two notes, whose model is the given server."""
+    """Create a workspace with two notes that uses the given model server."""
     (folder / "a.md").write_text("one\ntwo\n", encoding="utf-8")
     (folder / "b.md").write_text("three\n", encoding="utf-8")
     model = {"provider": "openai", "name": "model-1", "providers": {"openai": {"base_url": url}}}
@@ -166,7 +166,7 @@ def prepare(folder: Path, url: str) -> None:
 
 
 def hide_times(screen: str) -> str:
-    """Without what differs from run to run."""
+    """Replace times that differ between runs."""
     screen = re.sub(r"\d{8}-\d{6}(?:-[0-9a-f]{12})?", "RUN", screen)
     screen = re.sub(r"\bap-[0-9a-f]{12}", "APPROVAL", screen)
     # A step shows its time from 50 ms on, which depends on the machine; the closing line always does.

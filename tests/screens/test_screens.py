@@ -42,7 +42,7 @@ def test_screen_matches_its_snapshot(scene: str, size: str, tmp_path: Path, mode
 
 
 def test_first_characters_are_shown_before_more_arrives(tmp_path: Path, model: ModelServer) -> None:
-    """A reply that stops in the middle of its first word."""
+    """The reply stops in the middle of its first word."""
     place = make_host(tmp_path, model, (80, 24))
     model.follow(says("Hel"))
     model.halting.set()

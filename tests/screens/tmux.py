@@ -1,4 +1,4 @@
-"""A real terminal of a given size: a tmux server of its own, what it shows, and the keys of a person."""
+"""A real terminal of a given size: a private tmux server, its screen, and the user's keys."""
 
 import os
 import re
@@ -23,7 +23,7 @@ class Terminal:
         return "\n".join(line.rstrip() for line in shown.splitlines()).rstrip("\n")
 
     def wait_for(self, text: str) -> str:
-        """Until the screen shows a text that matches."""
+        """Wait until the screen shows a matching text."""
         deadline = time.monotonic() + SECONDS
         while not re.search(text, shown := self.capture()):
             if time.monotonic() > deadline:
@@ -43,7 +43,7 @@ class Terminal:
 
 
 def _leave_out_size(environment: Mapping[str, str]) -> dict[str, str]:
-    """The processes of a parallel test run have COLUMNS, which would count more than the size of the terminal."""
+    """Remove COLUMNS, which a parallel test run sets and which overrides the terminal's size."""
     given = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
     return {**given, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
 
@@ -52,7 +52,7 @@ def _leave_out_size(environment: Mapping[str, str]) -> dict[str, str]:
 def open_terminal(
     command: list[str], *, folder: Path, environment: Mapping[str, str], size: tuple[int, int]
 ) -> Generator[Terminal]:
-    """Run a command in it; the screen stays when the command has ended."""
+    """Run a command in a new terminal; the screen stays after the command ended."""
     with tempfile.TemporaryDirectory() as scratch:
         socket = Path(scratch) / "s"
         terminal = Terminal(socket)

@@ -1,4 +1,4 @@
-"""Lines of every day that only look, in a workspace with `src/`, `README.md` and `data.csv`. Data only."""
+"""Everyday read-only lines, in a workspace with `src/`, `README.md` and `data.csv`. Data only."""
 
 BENIGN: tuple[str, ...] = (
     "ls *.md", "ls -la *", "ls -d */", "ls src/*.py", "ls src/[ab].py", "ls src/?.py", "wc -l src/*.py", "du -sh *",

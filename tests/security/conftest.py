@@ -1,4 +1,4 @@
-"""Makes the modules beside the tests importable."""
+"""Make the modules next to the tests importable."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rules that allow a command: what else could it reach? A nested repository, another folder, a path as a remote."""
+"""Rules that allow a command, and attempts to reach more: a nested repository, another folder, a path as a remote."""
 
 import subprocess
 from pathlib import Path
@@ -17,7 +17,7 @@ def allow(*matchers: str) -> dict[str, str]:
 
 
 def make_repository(folder: Path, **settings: str) -> None:
-    """With one file that its attributes hand to programs of the configuration."""
+    """Create a repository with one file whose attributes start configured programs."""
     put(folder, {"a.bin": "1\n", ".gitattributes": "*.bin diff=evil filter=evil\n"})
     run_git(folder, "init", "-q")
     run_git(folder, "-c", "user.name=a", "-c", "user.email=a@b.c", "add", ".")
@@ -32,7 +32,7 @@ def run_git(folder: Path, *words: str) -> None:
 
 
 def make_evil(workspace: Path) -> Path:
-    """A repository in the workspace whose settings start a program that leaves a mark."""
+    """Create a repository in the workspace whose settings start a program that leaves a mark."""
     mark = workspace / "PWNED"
     evil = f"touch {mark}; cat"
     make_repository(
@@ -88,7 +88,7 @@ async def test_read_only_git_does_not_start_the_fsmonitor_of_the_workspace_repos
 
 
 def make_submodule(workspace: Path, ignore: str) -> Path:
-    """A repository with a submodule whose own settings start a program that leaves a mark."""
+    """Create a repository with a submodule whose settings start a program that leaves a mark."""
     mark = make_evil(workspace)
     named = '[submodule "v"]\n\tpath = vendor\n\turl = ./vendor\n'
     put(workspace, {".gitmodules": f"{named}\t{ignore}\n"})

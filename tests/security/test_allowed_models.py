@@ -1,4 +1,4 @@
-"""`allowed_models` at every door: whatever asks a model, one outside the list is never asked."""
+"""`allowed_models` for every caller: a model outside the list gets no request."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-""" "Always in this run" extends to what the person was shown, not to everything that the same tool can reach."""
+"""The answer "always in this run" covers the shown call, not everything that the tool can reach."""
 
 from pathlib import Path
 

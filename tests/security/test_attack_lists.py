@@ -1,4 +1,4 @@
-"""The lists of attacks that other tests go through do not shrink."""
+"""The attack lists of other tests do not shrink."""
 
 import importlib
 import sys

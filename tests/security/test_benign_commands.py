@@ -1,6 +1,6 @@
-"""Lines that only look pass under a rule that allows the shell; what they are run as is what bash would run.
+"""Read-only lines are allowed by a rule for the shell and run like in bash.
 
-All of them are judged and a sixth of them is run; `METIER_LISTS_ALL=1` runs all.
+All of them are evaluated and a sixth of them are run; `METIER_LISTS_ALL=1` runs all.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Programs that read, made to run what a clone brought: a rule that allows reading allows no more."""
+"""Read-only programs that could run code from a clone: a rule for reading allows no more."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls that cannot run: no person is asked, the model reads why, the log has them, and `explain` says the same."""
+"""Calls that cannot run: nobody is asked, the model gets the reason, the log and `explain` agree."""
 
 import json
 from pathlib import Path

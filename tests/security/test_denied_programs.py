@@ -1,4 +1,4 @@
-"""Rules that deny a program: what else could run it? Where the strongest sandbox is there, nothing can."""
+"""Rules that deny a program, and other ways to run it: the strongest sandbox blocks all of them."""
 
 import os
 from pathlib import Path

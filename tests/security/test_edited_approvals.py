@@ -1,4 +1,4 @@
-"""A person who edits a call approves it against the files as they were then, not as they are when it runs."""
+"""An edited approval is bound to the files at the time of the edit."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An approval of a command covers the files that it executes: bytes that change afterwards are asked about again."""
+"""An approval of a command covers the files that it executes: later changes are asked about again."""
 
 import os
 from pathlib import Path

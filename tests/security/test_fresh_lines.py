@@ -1,4 +1,4 @@
-"""Lines that a hostile model tried under a rule that allows `Bash`: each does more than look in the workspace."""
+"""Lines of a hostile model under a rule that allows `Bash`: each does more than read in the workspace."""
 
 import json
 from pathlib import Path

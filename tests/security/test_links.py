@@ -1,4 +1,4 @@
-"""Rules and links: a call is judged by the name it has, and by the name of what that leads to."""
+"""Rules and links: a call is evaluated by its own path and by the link's target."""
 
 import threading
 from pathlib import Path
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def spell(folder: Path) -> dict[str, str]:
-    """Ways to say `secrets/key.txt`."""
+    """Return spellings of `secrets/key.txt`."""
     return {
         "plain": "secrets/key.txt",
         "dots": "./secrets/./key.txt",
@@ -208,7 +208,7 @@ async def test_a_link_retargeted_after_the_approval_is_asked_about_again(folder:
 
 
 async def test_a_link_created_earlier_in_the_same_turn_is_resolved(folder: Path) -> None:
-    """The words were judged before the link was there; the open file is judged again."""
+    """The path was checked before the link existed; the open file is checked again."""
     rules = (
         "rules: [{tool: Bash, allow: true, when: {command: {equals: ln -s secrets late}}},"
         + DENY.split("rules:")[1].replace("\n  - ", ", ").strip(", \n")
@@ -285,7 +285,7 @@ async def test_a_listed_command_does_not_follow_a_link_out_of_the_workspace(fold
 
 
 async def test_a_file_replaced_by_a_link_during_reading_is_not_shown(folder: Path) -> None:
-    """The race itself: what is judged is what is open."""
+    """Races are harmless because the open file is checked."""
     put(folder, {"swap/a.txt": "harmless\n"})
     put(folder, {"secrets/a.txt": SECRET})
     scope = Scope((folder,))

@@ -1,4 +1,4 @@
-"""A deny rule that is added while a run waits or works counts at once; nothing that is added allows anything."""
+"""Deny rules added during a run apply at once; added allow rules do not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A program of the workspace with the name of a known one is asked about: tables vouch for programs, not names."""
+"""Workspace programs with a known name need approval: tables vouch for programs, not names."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ PLANTED = "#!/bin/sh\ntouch PWNED\n"
 
 
 def plant(workspace: Path, *names: str, rules: str = ALLOW) -> dict[str, str]:
-    """Programs in `venv/bin`, and an environment whose PATH starts there."""
+    """Create programs in `venv/bin` and an environment whose PATH starts there."""
     put(workspace, {".agent/policy.yaml": rules, "notes.txt": "a\n"} | {f"venv/bin/{name}": PLANTED for name in names})
     for name in names:
         (workspace / "venv/bin" / name).chmod(0o755)

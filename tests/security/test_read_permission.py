@@ -1,4 +1,4 @@
-"""A rule that denies `Read` for a path holds for every way in which a model could come to read the file."""
+"""A rule that denies `Read` for a path covers every way to read the file."""
 
 from collections.abc import Mapping
 from pathlib import Path

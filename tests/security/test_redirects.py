@@ -1,4 +1,4 @@
-"""Redirect targets of a fetched page are checked by the rules as if the call had named them."""
+"""Redirect targets of a fetched page are checked like the URL of the call."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ DENY_PATH = "rules: [{tool: WebFetch, allow: false, when: {url.path: {startsWith
 
 
 class Redirecting(ThreadingHTTPServer):
-    """Sends `/go?<address>` on to that address, and keeps which hosts and paths it was asked for."""
+    """A server that redirects `/go?<address>` and records requested hosts and paths."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Code that skills of the workspace bring: nothing of it passes as harmless on its own word."""
+"""Code of workspace skills is not trusted because of its own claims."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`tools:`, `skills:` and `tasks:` of a skill: while it is in charge there is nothing else."""
+"""`tools:`, `skills:` and `tasks:` of a skill restrict a run while the skill is active."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ async def test_an_active_skill_restricts_tools_to_its_list(tmp_path: Path) -> No
 
 
 async def test_an_unlisted_call_in_the_reply_that_activates_the_skill_is_denied(tmp_path: Path) -> None:
-    """It was offered when the model chose it; what counts is who is in charge when it would run."""
+    """The tool was offered when the model chose it; the active skill at execution time counts."""
     put(tmp_path, skill("reader", "tools: [Read]"))
     both = calls(
         ToolCall("use_skill", {"skill": "reader", "reason": "x"}), ToolCall("Write", {"path": "b.txt", "content": "x"})

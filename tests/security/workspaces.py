@@ -1,4 +1,4 @@
-"""A workspace with real files and rules, and a model that does what the test says."""
+"""A workspace with real files and rules, and a scripted model."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def call(name: str, **arguments: JsonValue) -> Line:
 
 @dataclass(slots=True)
 class Drill:
-    """One run and everything that can be seen of it."""
+    """One run and all its observable results."""
 
     workspace: Path
     script: Sequence[Line]
@@ -72,7 +72,7 @@ class Drill:
         )
 
     async def run(self, task: str = "work") -> RunState:
-        """Until it ends or waits; then the record is played again, which must give the same."""
+        """Run until it ends or pauses, then check that its replay is equal."""
         self.workspace.mkdir(exist_ok=True)
         async with open_runtime(self.host) as runtime:
             state = await runtime.start(RunRequest(task=task, agent=self.agent))
@@ -86,7 +86,7 @@ class Drill:
         return state
 
     async def decide(self, decision: str, *, arguments: dict[str, JsonValue] | None = None) -> ApprovalQuestion:
-        """Answer the one open question."""
+        """Decide the only pending approval."""
         async with open_runtime(self.host) as runtime:
             (question,) = await runtime.approvals.list_all(status="open")
             reply = Reply(
@@ -108,7 +108,7 @@ class Drill:
 
     @property
     def told(self) -> list[str]:
-        """The results that the model read, oldest first; of failures in JSON the message."""
+        """Return the results sent to the model, oldest first; of JSON failures the message."""
         return [
             describe_failure(part.text)
             for message in self.provider.requests[-1].messages

@@ -1,4 +1,4 @@
-"""Calls of a program that uses the official Python client of A2A."""
+"""Helpers for calls with the official Python client of A2A."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

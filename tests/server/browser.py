@@ -34,7 +34,7 @@ def running_browser() -> Generator[Browser]:
 
 
 def sign_in(context: BrowserContext, server: RunningServer) -> Page:
-    """A tab of a person who came by the link that `agent serve` prints."""
+    """Open a tab signed in by the link that `agent serve` prints."""
     assert server.config is not None
     code = LoginCodes(server.config.private).issue(User(name=server.config.owner, role="operator"))
     page = context.new_page()
@@ -44,7 +44,7 @@ def sign_in(context: BrowserContext, server: RunningServer) -> Page:
 
 
 class ProcessWorkspace(Workspace):
-    """Commands as processes of their own: the browser's event loop runs in this one."""
+    """A workspace that runs commands as processes, because the browser's event loop runs in this one."""
 
     def agent(self, *args: str) -> int:
         done = subprocess.run(
@@ -59,7 +59,7 @@ class ProcessWorkspace(Workspace):
 
 
 class Scene:
-    """One workspace and one server for all tests of a file: starting them takes longer than most tests."""
+    """A workspace and a server shared by the tests of a file, because starting them is slow."""
 
     def __init__(self, workspace: Workspace, model: ModelServer, server: RunningServer) -> None:
         self.workspace, self.model, self.server = workspace, model, server
@@ -68,7 +68,7 @@ class Scene:
 
 @contextmanager
 def open_scene(base: Path, fill: Callable[[Workspace, ModelServer], None]) -> Generator[Scene]:
-    """A workspace after `fill`, with its server."""
+    """Open a workspace filled by `fill`, with its server."""
     with pytest.MonkeyPatch.context() as patch, running_model() as model:
         for name in ("home", "notebook"):
             (base / name).mkdir()

@@ -1,4 +1,4 @@
-"""A server on a free port, in a workspace whose model is a local one."""
+"""A server on a free port, in a workspace with a local model."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A browser without JavaScript: follows forms and links of the console over real sockets."""
+"""A browser without JavaScript that follows forms and links of the console over real sockets."""
 
 import re
 from html import unescape
@@ -9,7 +9,7 @@ from running_server import RunningServer
 
 
 class _Fields(HTMLParser):
-    """Hidden fields, and what text areas and inputs hold, of the form with an action."""
+    """A parser of hidden fields, text areas and inputs of the form with an action."""
 
     def __init__(self, action: str) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class _Fields(HTMLParser):
 
 class ConsoleClient:
     def __init__(self, server: RunningServer, *, token: str = "") -> None:
-        """Signed in as the owner of the server, or as the user of a token."""
+        """Sign in as the owner of the server, or as the user of a token."""
         self.http: httpx2.Client = server.client("") if token else server.sign_in()
         if token:
             assert self.http.post("/login", data={"token": token}).status_code == 303
@@ -39,13 +39,13 @@ class ConsoleClient:
         self.status = 0
 
     def open(self, path: str) -> str:
-        """The text of a page."""
+        """Open a page and return its text."""
         answer = self.http.get(path, headers={"accept": "text/html"})
         self.page, self.status = answer.text, answer.status_code
         return self.page
 
     def submit(self, action: str, **values: str) -> str:
-        """Send the form of the page that was opened last, and follow it to the page that it leads to."""
+        """Submit the form of the last page and follow the redirect."""
         fields = _Fields(action)
         fields.feed(self.page)
         assert fields.fields.get("csrf_token"), f"the page has no form {action}"
@@ -59,5 +59,5 @@ class ConsoleClient:
         self.http.close()
 
     def words(self) -> str:
-        """The visible text, without markup."""
+        """Return the visible text without markup."""
         return " ".join(unescape(re.sub(r"<[^>]+>", " ", self.page)).split())

@@ -1,4 +1,4 @@
-"""A workspace in which everything that the console shows has happened, for its tests and its pictures."""
+"""A workspace with data for every console page, for tests and pictures."""
 
 import os
 import re
@@ -58,7 +58,7 @@ LONG = "Compare_the_quarterly_figures_of_every_region_" + "with_those_of_the_yea
 
 
 def prepare(folder: Path, model: ModelServer) -> Workspace:
-    """Settings, a skill, a task and notes; no run yet."""
+    """Write settings, a skill, a task and notes, without runs."""
     made = Workspace(folder)
     made.configure(
         model={"provider": "openai", "name": "gpt-5.6-luna", "providers": {"openai": {"base_url": model.url}}},
@@ -73,7 +73,7 @@ def prepare(folder: Path, model: ModelServer) -> Workspace:
 
 
 def run_everything(workspace: Workspace, model: ModelServer) -> None:
-    """One run for each thing that a page shows. Those that wait stay as they are."""
+    """Create one run for each page element. Paused ones stay paused."""
     model.follow(
         Reply(
             text="I look at the notes first.",
@@ -169,7 +169,7 @@ def run_rest(workspace: Workspace, model: ModelServer) -> dict[str, str]:
 
 
 def talk(console: ConsoleClient, model: ModelServer) -> dict[str, str]:
-    """A conversation of two turns, and the newest approval, by the words that stand for them in addresses."""
+    """Create a conversation of two turns and return it and the newest approval by placeholder."""
     model.follow(calls("Read", path="notes/budget.md"), says("Ask **Ada** about it."), says(RIGHT_TO_LEFT))
     console.open("/chat")
     console.submit("/chat", message="What about the budget?")
@@ -186,7 +186,7 @@ def talk(console: ConsoleClient, model: ModelServer) -> dict[str, str]:
 
 
 def fill_list(folder: Path, *, count: int, minutes: int = 5) -> None:
-    """Runs in the index only, so many minutes apart."""
+    """Add index-only runs at this interval in minutes."""
 
     async def fill() -> None:
         host = open_host(folder, environ=os.environ, home=Path(os.environ["HOME"]), config=None).host

@@ -1,4 +1,4 @@
-"""A receiver of push notifications at a port of this machine, which can be stopped and started again."""
+"""A local receiver of push notifications that can be stopped and restarted."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ class PushReceiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-                """Nothing: it would be printed among the tests."""
+                """Print nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", self.port), Taking)
         self.port = server.server_port

@@ -1,4 +1,4 @@
-"""A server in a thread of the test process: a real socket, real requests; quick to start. And one as a process."""
+"""A server with a real socket in a thread of the test process, which starts fast, or as a process."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class RunningServer:
     """The IDs of operations with a successful response."""
 
     def client(self, token: str | None = None) -> httpx2.Client:
-        """A client that sends the token; an empty one sends none."""
+        """Create a client that sends the token; an empty token is not sent."""
         sent = self.token if token is None else token
         headers = {"authorization": f"Bearer {sent}"} if sent else {}
         return self._connect(headers=headers)
@@ -56,7 +56,7 @@ class RunningServer:
         return cast("dict[str, Any]", answer.json())
 
     def sign_in(self) -> httpx2.Client:
-        """A client with the cookie of a browser, by a one-time code."""
+        """Create a client with a browser's cookie, using a one-time code."""
         assert self.config is not None
         code = LoginCodes(self.config.private).issue(User(name=self.config.owner, role="operator"))
         with httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False, verify=TLS) as browser:
@@ -75,7 +75,7 @@ class RunningServer:
 
 @contextmanager
 def serving(folder: Path, **environ: str) -> Generator[RunningServer]:
-    """In a thread. The home folder is that of the environment."""
+    """Serve in a thread with the environment's home folder."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(2048)

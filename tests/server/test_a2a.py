@@ -1,4 +1,4 @@
-"""A2A through the official Python client, over a real socket: what another agent's program would do."""
+"""A2A through the official Python client over a real socket."""
 
 import json
 from typing import Any

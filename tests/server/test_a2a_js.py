@@ -1,4 +1,4 @@
-"""A2A through the official JavaScript client: the same door, reached by a program that others wrote."""
+"""A2A through the official JavaScript client."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def client(tmp_path: Path) -> Path:
-    """Beside its packages, where Node looks for them."""
+    """The client script, next to its packages where Node finds them."""
     find_program("@a2a-js/sdk/package.json")
     (tmp_path / "js").mkdir()
     (tmp_path / "js/node_modules").symlink_to(list_modules())

@@ -1,4 +1,4 @@
-"""Push notifications of A2A: set with the official Python client, taken by a receiver at a real socket."""
+"""A2A push notifications: configured with the official Python client, received on a real socket."""
 
 import time
 
@@ -51,7 +51,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def receiver() -> PushReceiver:
-    """At a port that the system chose, not listening yet."""
+    """A receiver at a system-chosen port, not listening yet."""
     made = PushReceiver(0)
     with made.listening():
         pass
@@ -60,7 +60,7 @@ def receiver() -> PushReceiver:
 
 @pytest.fixture
 def open_workspace(workspace: Workspace, model: ModelServer, receiver: PushReceiver) -> Workspace:
-    """Its settings name the receiver, which is neither public nor has TLS."""
+    """A workspace whose settings allow the receiver, which is neither public nor uses TLS."""
     hosts = {"push_hosts": [f"127.0.0.1:{receiver.port}"]}
     workspace.configure(model=use_model(model), runtime=QUICK, server=hosts)
     return workspace
@@ -194,7 +194,7 @@ async def test_a_message_for_a_removed_receiver_is_dropped(
 
 
 def wait_for_message(workspace: Workspace, capsys: pytest.CaptureFixture[str], word: str) -> str:
-    """The list of messages when it has the word."""
+    """Wait for a message that contains the word and return all messages."""
     until, listed = time.monotonic() + 100, ""
     while word not in listed:
         assert time.monotonic() < until, listed

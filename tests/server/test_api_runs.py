@@ -1,4 +1,4 @@
-"""Runs over HTTP: start, follow, decide, answer, cancel, fork, export; and what a kill of the server does not lose."""
+"""Runs over HTTP: start, follow, decide, answer, cancel, fork, export, and recovery after a server kill."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ WRITE = calls("Write", path="note.txt", content="hello\n")
 
 @contextmanager
 def streaming(server: RunningServer, run_id: str, last_event_id: str = "") -> Generator[Iterator[dict[str, str]]]:
-    """The events of a run as they come: `event`, `id` and `data` of each."""
+    """Yield the events of a run: `event`, `id` and `data`."""
     headers = {"accept": "text/event-stream", **({"last-event-id": last_event_id} if last_event_id else {})}
     with (
         server.client() as client,
@@ -42,7 +42,7 @@ def _parse(answer: httpx2.Response) -> Iterator[dict[str, str]]:
 
 
 def wait_until(server: RunningServer, run_id: str, *statuses: str) -> dict[str, Any]:
-    """Follow the run until it ends or waits; how it stands then."""
+    """Follow the run until it ends or pauses, and return its status."""
     for _ in range(600):
         found = server.get(f"/api/v1/runs/{run_id}")
         if found["status"] in statuses and not found["driver"]:

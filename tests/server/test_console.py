@@ -1,4 +1,4 @@
-"""The console without JavaScript: what its pages show, and what their forms do to runs."""
+"""The console without JavaScript: contents of pages, and effects of forms."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def console(scene: Workspace) -> Iterator[ConsoleClient]:
 
 
 def wait_until_done(console: ConsoleClient, run_id: str) -> str:
-    """The page of a run that the server drives, once it has ended."""
+    """Wait until the server completed the run, and return its page."""
     for _ in range(300):
         page = console.open(f"/runs/{run_id}")
         if re.search(r'data-status="(completed|failed|canceled)"', page):
@@ -250,7 +250,7 @@ def test_the_url_of_the_list_contains_its_filter(
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleClient]:
-    """A run that completed and one that failed."""
+    """A console with a completed and a failed run."""
     with pytest.MonkeyPatch.context() as patch, running_model() as model:
         base = tmp_path_factory.mktemp("listed")
         (base / "home").mkdir()

@@ -31,7 +31,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture
 def roadmap(scene: Scene) -> Iterator[Path]:
-    """A file that a run wants to change, as it was."""
+    """A file that a run tries to change, with its original content."""
     yield scene.workspace.write("notes/roadmap.md", NOTES)
     scene.workspace.write("notes/roadmap.md", NOTES)
 

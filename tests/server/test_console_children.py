@@ -1,4 +1,4 @@
-"""The page of a run whose model started several agents at once: each stands below it, with what it does."""
+"""The page of a run with several concurrent agents nests each with its steps."""
 
 import re
 

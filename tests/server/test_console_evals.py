@@ -1,4 +1,4 @@
-"""The page of evals: per target what stands how, over time, and what a commit made worse."""
+"""The evals page: results per target over time, and regressions by commit."""
 
 from collections.abc import Iterator
 from contextlib import closing

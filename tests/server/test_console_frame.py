@@ -1,4 +1,4 @@
-"""The frame of the console: saved views, signing out, and requests that no page answers."""
+"""The frame of the console: saved views, sign-out, and unknown requests."""
 
 import json
 import re
@@ -21,7 +21,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A workspace with two runs, a viewer beside its owner, and one server for all of these tests."""
+    """A workspace with two runs, an owner, a viewer, and a server shared by these tests."""
     with pytest.MonkeyPatch.context() as patch, running_model() as model:
         base = tmp_path_factory.mktemp("frame")
         for name in ("home", "work"):

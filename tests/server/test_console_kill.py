@@ -1,4 +1,4 @@
-"""A page that is open while the server and the driver of the run are killed: it goes on where it was."""
+"""An open page resumes after a kill of the server and the driver."""
 
 import json
 import signal
@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def working_process(folder: Path) -> Generator["subprocess.Popen[bytes]"]:
-    """The command `agent worker`."""
+    """Start `agent worker` as a process."""
     process = subprocess.Popen(
         [AGENT, "worker"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -63,7 +63,7 @@ def start_run(page: Page, url: str) -> None:
 
 
 def read_rows(page: Page) -> list[str]:
-    """The waterfall without times, which differ in every run."""
+    """Return the waterfall without times, which differ between runs."""
     return page.locator("#body a[id^=row-]").evaluate_all(
         "all => all.map(each => each.id + ' ' + each.querySelector('.what').innerText)"
     )
@@ -73,7 +73,7 @@ def read_rows(page: Page) -> list[str]:
 def test_a_page_loses_or_duplicates_no_event_when_server_and_driver_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, browser: Browser, driver: str
 ) -> None:
-    """The driver is the server itself, or a worker beside it which is killed too."""
+    """The driver is the server itself, or a worker that is killed too."""
     for name in ("home", "work"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

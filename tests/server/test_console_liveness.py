@@ -22,7 +22,7 @@ from metier.server.state import ServerState
 
 @pytest.fixture
 def idle(workspace: Workspace) -> Iterator[RunningServer]:
-    """A server that leaves its runs to workers, of which there are none."""
+    """A server that leaves its runs to workers, without any worker."""
     settings = json.loads((workspace.folder / "agent.yaml").read_text())
     workspace.configure(**settings, server={"concurrency": 0})
     with serving(workspace.folder) as running:
@@ -34,7 +34,7 @@ def start_run(server: RunningServer) -> str:
 
 
 def lose_worker(state: ServerState, run_id: str) -> None:
-    """A worker claims the run and is never heard of again: its lease expires."""
+    """Let a worker claim the run and disappear: its lease expires."""
 
     async def claim() -> None:
         lease = await state.runtime.store.take_lease(run_id, owner="worker-7", seconds=60)

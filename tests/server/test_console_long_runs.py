@@ -1,4 +1,4 @@
-"""The page of a long run in a browser: the tree, the details of a step, its address, find, failures, rerun, pager."""
+"""The page of a long run in a browser: tree, step details, URL, search, failures, rerun, pager."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ TURNS = 12
 
 
 def run_long(workspace: Workspace, model: ModelServer) -> None:
-    """Turns 1 to 12 search for a word each; turn 4 also reads a file that does not exist."""
+    """Run 12 turns with one search each; turn 4 also reads a missing file."""
     searches = [
         Reply(
             text="Now the middle of it." if turn == 6 else "",

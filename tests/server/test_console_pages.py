@@ -27,7 +27,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """One workspace with one run of two turns, and one server for all of these tests."""
+    """One workspace with a run of two turns, and a server shared by these tests."""
     with pytest.MonkeyPatch.context() as patch, running_model() as model:
         base = tmp_path_factory.mktemp("pages")
         (base / "home").mkdir()

@@ -1,4 +1,4 @@
-"""One run on the console: requests and replies, files, verdicts, replay, undo, and what a child run did."""
+"""One run on the console: requests, replies, files, verdicts, replay, undo, and child runs."""
 
 import json
 import re
@@ -26,7 +26,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A run that wrote a file, a task whose two steps are runs of their own, and one server for all of these tests."""
+    """A run that wrote a file, a task with two steps as runs, and a server shared by these tests."""
     with pytest.MonkeyPatch.context() as patch, running_model() as model:
         base = tmp_path_factory.mktemp("run")
         for name in ("home", "work"):

@@ -1,4 +1,4 @@
-"""An installed skill on the console: the difference that an update makes is shown before it is taken."""
+"""An installed skill on the console: the diff of an update is shown before it is applied."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SKILL = (
 
 @pytest.fixture
 def source(tmp_path: Path, workspace: Workspace) -> Path:
-    """A folder that a skill was installed from."""
+    """The source folder of an installed skill."""
     folder = tmp_path / "reporter"
     folder.mkdir()
     (folder / "SKILL.md").write_text(SKILL.format("Write one page."))

@@ -1,4 +1,4 @@
-"""A message about an approval carries a link, while a server runs: it decides that one, once, as a named person."""
+"""A message about an approval has a link while a server runs; it decides once, as a named user."""
 
 import os
 import re

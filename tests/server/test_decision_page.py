@@ -1,4 +1,4 @@
-"""The page behind the link of a message, as a person sees it on a phone."""
+"""The page behind the link of a message, on a phone."""
 
 from collections.abc import Iterator
 from typing import Literal

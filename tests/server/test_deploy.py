@@ -1,4 +1,4 @@
-"""The container and compose files: their syntax, and that every command and setting in them is one of ours."""
+"""The container and compose files: valid syntax, existing commands and settings."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def read_services() -> dict[str, dict[str, Any]]:
 
 
 def check_command(words: list[str]) -> None:
-    """It is a command of ours and takes these options; what it would do is not done."""
+    """Check that the command and its options exist, without running it."""
     command = load_command(words[0])
     known = {name for parameter in command.params for name in parameter.opts}
     assert {word for word in words[1:] if word.startswith("--")} <= known, words
@@ -111,7 +111,7 @@ def test_the_compose_server_starts_with_its_environment_and_drives_no_runs(
 def test_two_servers_on_postgresql_stream_each_others_runs(
     workspace: Workspace, model: ModelServer, postgres_url: str, tmp_path: Path
 ) -> None:
-    """The second one is on another machine: it has another folder, and no event log of the run."""
+    """The second server is on another machine, with another folder and no event log of the run."""
     other = Workspace(tmp_path / "other")
     other.folder.mkdir()
     text = (workspace.folder / "agent.yaml").read_text()

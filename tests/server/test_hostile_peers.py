@@ -1,4 +1,4 @@
-"""Peers that flood, lie about ids, do not read, and try to do more than they may, at the doors of the server."""
+"""Peers that flood, lie about IDs, do not read, and try to exceed their permissions over HTTP."""
 
 import json
 import re
@@ -30,7 +30,7 @@ STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def build_call(door: str, method: str, **params: Any) -> tuple[dict[str, str], dict[str, Any]]:
-    """Headers and body of a request to one of the doors."""
+    """Return headers and body of a request to one of the endpoints."""
     name = str(params.get("name", params.get("taskId", "")))
     named = {"mcp-method": method, **({"mcp-name": name} if name.isascii() and name.isprintable() and name else {})}
     headers = {**MCP, **named} if door == "/mcp" else {"A2A-Version": "1.0"}
@@ -137,7 +137,7 @@ def test_unread_answers_of_an_mcp_client_do_not_block_others(server: RunningServ
 
 
 def build_start(server: RunningServer, door: str, text: str) -> bytes:
-    """A request that starts a run and follows it."""
+    """Return a request that starts and follows a run."""
     if door == "/mcp":
         return build_request(server, door, "tools/call", name="run", arguments={"task": text})
     return build_request(server, door, "SendStreamingMessage", **tell(text))
@@ -146,7 +146,7 @@ def build_start(server: RunningServer, door: str, text: str) -> bytes:
 def build_request(
     server: RunningServer, door: str, method: str, *, connection: str = "keep-alive", **params: Any
 ) -> bytes:
-    """The bytes of a request to one of the doors."""
+    """Return the bytes of a request to one of the endpoints."""
     headers, body = build_call(door, method, **params)
     data = json.dumps(body).encode()
     lines = {
@@ -163,7 +163,7 @@ def build_request(
 
 @contextmanager
 def connected(server: RunningServer, *, room: int = 0) -> Generator[socket.socket]:
-    """A connection; `room` is how many bytes the system keeps for a client that does not read them."""
+    """Open a connection; `room` is the size of its receive buffer."""
     parts = urlsplit(server.url)
     with socket.socket() as connection:
         connection.settimeout(60)
@@ -174,7 +174,7 @@ def connected(server: RunningServer, *, room: int = 0) -> Generator[socket.socke
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Until the server closes."""
+    """Read until the server closes the connection."""
     pieces: list[bytes] = []
     while piece := connection.recv(1 << 20):
         pieces.append(piece)

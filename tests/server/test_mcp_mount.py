@@ -1,4 +1,4 @@
-"""MCP at `/mcp` of the server: by token only, both eras, approvals as links to the console."""
+"""MCP at `/mcp` of the server: tokens only, both protocol versions, approvals as console links."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_mcp_requires_a_token_and_ignores_cookies(server: RunningServer) -> None
 
 
 def configure_peers(workspace: Workspace, model: ModelServer) -> dict[str, str]:
-    """Two peers and one with the grant `read`; their tokens by name."""
+    """Configure two peers and one with the grant `read`; return their tokens by name."""
     tokens = {name: make_token() for name in ("one", "two", "reader")}
     grants: dict[str, list[Any]] = {"reader": ["read"]}
     users = [build_entry(name, "peer", token, grants=grants.get(name, [])) for name, token in tokens.items()]

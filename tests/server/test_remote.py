@@ -13,7 +13,7 @@ from metier.settings.running_server import write_token
 
 @pytest.fixture
 def remote(server: RunningServer) -> RunningServer:
-    """As `agent serve` leaves it: the token is in the home folder."""
+    """A server like started by `agent serve`: its token is in the home folder."""
     assert server.config is not None
     write_token(server.config.private, server.token)
     return server

@@ -1,4 +1,4 @@
-"""A remote A2A agent like one of the workspace: delegated to, as a step of a task, killed on either side."""
+"""A remote A2A agent used like a local one: delegation, task steps, kills on either side."""
 
 import json
 import threading
@@ -27,14 +27,14 @@ def near_model() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def near(tmp_path: Path, near_model: ModelServer) -> Workspace:
-    """The workspace that calls; `workspace` of the server is the remote one."""
+    """The calling workspace; the server's `workspace` is the remote one."""
     folder = tmp_path / "near"
     folder.mkdir()
     return Workspace(folder)
 
 
 def join(near: Workspace, model: ModelServer, server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name the remote agent in the settings of the workspace that calls."""
+    """Add the remote agent to the settings of the calling workspace."""
     monkeypatch.setenv(TOKEN, server.token)
     agents = {"translator": {"url": server.url, "token_env": TOKEN}}
     settings = use_model(model)
@@ -234,7 +234,7 @@ def test_cancellation_reaches_a_busy_remote_agent_after_its_server_restarts(
 
 @contextmanager
 def answering(card: dict[str, object]) -> Generator[tuple[str, list[str]]]:
-    """A server that gives every caller the same card, and keeps the paths that it was asked for."""
+    """Run a server that returns the same card to every caller and records paths."""
     asked: list[str] = []
 
     class Door(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""`agent serve` as a user starts it: what it prints, who can reach it, how it stops."""
+"""`agent serve` as a process: its output, access and shutdown."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""A reader that does not read is dropped: what is kept for it is bounded, the others get everything, and so may it."""
+"""A stalled reader is dropped: its buffer is limited, and others get every event."""
 
 import socket
 import time
@@ -26,7 +26,7 @@ WAIT_SECONDS = 90.0
 
 @contextmanager
 def connected_and_idle(server: RunningServer, run_id: str) -> Generator[socket.socket]:
-    """A stream that was asked for and is not read, by a client with little room of its own."""
+    """Open a stream that is not read, with a small receive buffer."""
     address = urlsplit(server.url)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -40,7 +40,7 @@ def connected_and_idle(server: RunningServer, run_id: str) -> Generator[socket.s
 
 
 def write_events(log: Path, run_id: str, first: int) -> None:
-    """As the driver of the run does that writes much: one write, so that one look finds all."""
+    """Write many events at once like a busy driver, so that one poll finds all."""
     text = "".join(
         render_record(EventRecord(
             run_id=run_id, trace_id="0" * 32, span_id="0" * 16, timestamp=datetime.now(UTC), seq=first + number,

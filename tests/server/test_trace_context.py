@@ -1,4 +1,4 @@
-"""The trace of a caller, taken from its request: what is started by it is part of that trace."""
+"""The trace context of a request is propagated to the work that it starts."""
 
 import json
 from uuid import uuid4

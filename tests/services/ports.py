@@ -1,4 +1,4 @@
-"""Free ports for servers that cannot choose one themselves."""
+"""Free ports for servers that cannot choose their own."""
 
 import socket
 from contextlib import ExitStack

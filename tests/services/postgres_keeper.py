@@ -1,10 +1,10 @@
-"""One PostgreSQL server for all processes of a test run: started by the first that asks, ended with the last.
+"""One PostgreSQL server for all processes of a test run: started on first use, ended with the last process.
 
     with shared_server(folder) as server:
         address = server.create_database("mine")
 
-A process of its own keeps the server; each user holds a connection to it for as long as it lives, so that nothing is
-left behind when one is killed. `folder` is what the processes of a test run share.
+A separate process keeps the server; each user holds a connection to it until it exits, so that a killed one leaves no
+server. The processes of a test run share `folder`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _LOCK_SECONDS = 240.0
 
 @contextlib.contextmanager
 def shared_server(folder: Path) -> Generator[PostgresServer]:
-    """Raises `MetierError` when there is no PostgreSQL on this machine, or it does not start."""
+    """Return the shared server. Raise `MetierError` if PostgreSQL is missing or does not start."""
     binaries = find_binaries()
     if binaries is None:
         raise MetierError("PostgreSQL is not installed here", hint="Install it, or run the tests with `./dev test`")

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: found or told of, in a folder of its own, gone with the process that starts it.
+"""A real PostgreSQL server for tests, in its own folder, ended with its process.
 
 It has no password and listens on a socket in its folder and on a port of the loopback address. Not for production.
 """
@@ -29,7 +29,7 @@ _ACCOUNTS = ("postgres", "nobody")
 
 
 def find_binaries() -> Path | None:
-    """The folder with `initdb` and `postgres`: of this machine, newest first, or of the package for tests."""
+    """Return the folder with `initdb` and `postgres`: the newest of this machine, or of the test package."""
     found = sorted((path for place in _PLACES for path in Path("/").glob(place)), key=_version, reverse=True)
     on_path = shutil.which("initdb")
     found += [Path(on_path).resolve().parent] if on_path else []
@@ -47,7 +47,7 @@ def _version(place: Path) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class PostgresServer:
-    """Started by `run_server`. Restart and stop it as a test wishes."""
+    """A server started by `run_server`, which a test can restart and stop."""
 
     binaries: Path
     folder: Path
@@ -64,7 +64,7 @@ class PostgresServer:
         return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}{extra}"
 
     def start(self) -> None:
-        """Raises `MetierError` when it does not come up, with what it said."""
+        """Start the server. Raise `MetierError` with its output if that fails."""
         log = (self.folder / "log").open("ab")
         settings = {
             "unix_socket_directories": self.folder,
@@ -100,7 +100,7 @@ class PostgresServer:
         self._wait()
 
     def stop(self, *, is_immediate: bool = False) -> None:
-        """In an orderly way, or as if the power had failed."""
+        """Stop the server gracefully, or like a power failure."""
         if self.process is not None:
             self.process.send_signal(signal.SIGQUIT if is_immediate else signal.SIGINT)
             self.process.wait()
@@ -111,7 +111,7 @@ class PostgresServer:
         self.start()
 
     def create_database(self, name: str) -> str:
-        """Its address. A database of that name that is there already goes first."""
+        """Create a database, replacing one of that name, and return its URL."""
         self.drop_database(name)
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0'.encode())
@@ -141,9 +141,9 @@ class PostgresServer:
 
 @contextlib.contextmanager
 def run_server(binaries: Path, *, is_synced: bool = False) -> Generator[PostgresServer]:
-    """A fresh server, for as long as the block lasts; it waits for the disk only where `is_synced` says so.
+    """Run a fresh server during the block; it syncs to disk only if `is_synced` is set.
 
-    Its folder has a short name: sockets need one.
+    Its folder has a short name, because socket paths are limited.
     """
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir=_short_folder()))
     server = _build_server(binaries, folder)
@@ -183,7 +183,7 @@ def run_server(binaries: Path, *, is_synced: bool = False) -> Generator[Postgres
 
 
 def _build_server(binaries: Path, folder: Path) -> PostgresServer:
-    """PostgreSQL does not run as root: run it under another account, or in a user namespace that looks like one."""
+    """Build a server that is not root: with another account, or in a user namespace."""
     (port,) = find_free_ports(1)
     if os.geteuid() != 0:
         return PostgresServer(binaries=binaries, folder=folder, port=port, account=None)
@@ -197,7 +197,7 @@ def _build_server(binaries: Path, folder: Path) -> PostgresServer:
 
 
 def _short_folder() -> str | None:
-    """The path of a socket may have some hundred characters."""
+    """Create a short path: socket paths are limited to about a hundred characters."""
     short = Path("/tmp")
     return str(short) if short.is_dir() else None
 

@@ -1,7 +1,7 @@
-"""A real RabbitMQ node for tests: private, on ports of the loopback address, gone with its user. Not for production.
+"""A private RabbitMQ node for tests, on loopback ports, ended with its user. Not for production.
 
-It is started without the wrapper that distributions put around it: that one wants to be root, changes to a user of its
-own, and writes below `/var`. The node has its own port mapper (`epmd`), which would otherwise outlive everybody.
+It is started without the wrapper of the distributions, which requires root, switches to its own user and writes below
+`/var`. The node has its own port mapper (`epmd`), which would otherwise outlive the tests.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ _GREETING = b"AMQP\x00\x00\x09\x01"
 
 
 def find_rabbitmq() -> Path | None:
-    """The program of this machine, where Erlang's port mapper is there too."""
+    """Return this machine's program if Erlang's port mapper is available too."""
     found = str(_PACKAGED) if _PACKAGED.exists() else shutil.which("rabbitmq-server")
     return Path(found) if found and shutil.which("epmd") else None
 
 
 @dataclass(slots=True)
 class RabbitServer:
-    """Started by `run_rabbitmq`. Restart and stop it as a test wishes."""
+    """A node started by `run_rabbitmq`, which a test can restart and stop."""
 
     program: Path
     folder: Path
@@ -50,7 +50,7 @@ class RabbitServer:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def start(self) -> None:
-        """Raises `MetierError` when it does not come up, with what it said."""
+        """Start the server. Raise `MetierError` with its output if that fails."""
         terms = ", ".join(f"{{{name}, {value}}}" for name, value in self.settings.items())
         (self.folder / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n", encoding="utf-8")
         (self.folder / "rabbitmq.conf").touch()
@@ -67,7 +67,7 @@ class RabbitServer:
             time.sleep(0.05)
 
     def stop(self, *, is_immediate: bool = False) -> None:
-        """In an orderly way, or as if the power had failed. The port mapper goes last."""
+        """Stop the node gracefully, or like a power failure. The port mapper ends last."""
         while self.processes:
             process = self.processes.pop()
             process.send_signal(signal.SIGKILL if is_immediate else signal.SIGTERM)
@@ -124,7 +124,7 @@ class RabbitServer:
 
 @contextlib.contextmanager
 def run_rabbitmq(settings: Mapping[str, int] | None = None) -> Generator[RabbitServer]:
-    """A fresh node, for as long as the block lasts. Raises `MetierError` where there is none on this machine."""
+    """Run a fresh node during the block. Raise `MetierError` if RabbitMQ is missing."""
     program = find_rabbitmq()
     if program is None:
         raise MetierError("RabbitMQ is not installed here", hint="Install the package rabbitmq-server")

@@ -1,4 +1,4 @@
-"""A real Redis (or Valkey) server for tests: found on this machine or in the package for tests, gone with its user.
+"""A real Redis (or Valkey) server for tests: of this machine or the test package, ended with its user.
 
 It has no password and listens on a port of the loopback address. Not for production.
 """
@@ -24,7 +24,7 @@ _START_SECONDS = 100.0
 
 
 def find_redis() -> Path | None:
-    """The program of this machine, or of the package for tests."""
+    """Return the program of this machine, or of the test package."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
@@ -38,7 +38,7 @@ def find_redis() -> Path | None:
 
 @dataclass(slots=True)
 class RedisServer:
-    """Started by `run_redis`. Restart and stop it as a test wishes."""
+    """A server started by `run_redis`, which a test can restart and stop."""
 
     program: Path
     folder: Path
@@ -50,7 +50,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Raises `MetierError` when it does not come up, with what it said."""
+        """Start the server. Raise `MetierError` with its output if that fails."""
         setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
         log = self.folder / "log"
         with log.open("ab") as written:
@@ -73,14 +73,14 @@ class RedisServer:
             time.sleep(0.05)
 
     def stop(self, *, is_immediate: bool = False) -> None:
-        """In an orderly way, or as if the power had failed."""
+        """Stop the server gracefully, or like a power failure."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL if is_immediate else signal.SIGTERM)
             self.process.wait()
             self.process = None
 
     def restart(self, *, is_immediate: bool = False, forgets: bool = False) -> None:
-        """`forgets` everything that it held, as a server without a disk does."""
+        """Restart the server; `forgets` drops its data like a server without persistence."""
         self.stop(is_immediate=is_immediate)
         if forgets:
             shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
@@ -97,7 +97,7 @@ class RedisServer:
 
 @contextlib.contextmanager
 def run_redis() -> Generator[RedisServer]:
-    """A fresh server, for as long as the block lasts. Raises `MetierError` where there is none on this machine."""
+    """Run a fresh server during the block. Raise `MetierError` if Redis is missing."""
     program = find_redis()
     if program is None:
         raise MetierError(

@@ -1,7 +1,7 @@
-"""Something for workers to do, and workers that do it: runs of many steps whose effects leave a trace on disk.
+"""Workers and their load: runs with many steps whose effects leave traces on disk.
 
-`python worker_load.py` loads everything once, then forks a worker into a session of its own for each
-JSON line on its standard input, and answers with its process id: a worker that was killed is replaced at once.
+`python worker_load.py` loads everything once, then forks a worker with its own session for each JSON
+line on standard input, and answers with its process ID: a killed worker is replaced at once.
 """
 
 import atexit
@@ -49,7 +49,7 @@ USED_BY_WORKERS = (
 
 
 class Load(Value):
-    """The work of a run, and its worker."""
+    """The load of a run, and its worker settings."""
 
     folder: str
     effects_folder: str = ""
@@ -81,7 +81,7 @@ _HELPER_FILE = f"---\nname: helper\ndescription: Does steps.\nprofile: permissiv
 
 
 class Ticker:
-    """A model that asks for one step after the other. Which is next is read from the request: nothing is kept here."""
+    """A model that requests steps one by one. The request determines the next one: no state is kept here."""
 
     name = "ticker"
 
@@ -114,7 +114,7 @@ class Ticker:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """`Send` adds a line for each time it is done; `Keep` leaves one file for its key, however often it is done."""
+    """A tool: `Send` adds a line per execution; `Keep` leaves one file per key."""
 
     name: Literal["Send", "Keep"]
     load: Load
@@ -183,7 +183,7 @@ class Deed:
 
     @contextlib.contextmanager
     def _alone(self, run_id: str) -> Generator[None]:
-        """Of two processes that work on one run, the second is recorded. The lock ends with its process."""
+        """Lock a run and record a second process that works on it. The lock ends with its process."""
         with (self.load.effects / "locks" / run_id).open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,7 +199,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def build_host(load: Load) -> Host:
-    """Also makes the folders, so that effects have somewhere to go."""
+    """Build the host and create the folders for effects."""
     folder = Path(load.folder)
     for name in ("locks", "kept"):
         (load.effects / name).mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def count_sent(load: Load) -> dict[str, int]:
 
 
 def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
-    """The answer of an honest operator about an interrupted step, after checking its effect."""
+    """Answer for an interrupted step like an honest operator who checked its effect."""
     doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
     if doubtful is None or doubtful.started is None:
         return None
@@ -243,7 +243,7 @@ def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
 
 @functools.cache
 def start_spawner() -> subprocess.Popen[str]:
-    """The process that forks the workers, one per test process: imports are most of a worker's start."""
+    """Start the process that forks the workers, one per test process, because imports dominate a worker's start."""
     command = [sys.executable, str(Path(__file__).resolve())]
     spawner = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -277,7 +277,7 @@ class Crew:
                 os.kill(pid, number)
 
     def count_left(self) -> int:
-        """Number of groups that still have a process."""
+        """Return the number of process groups that still exist."""
         return sum(_is_there(pid) for pid in self.workers)
 
     def __enter__(self) -> Self:
@@ -289,7 +289,7 @@ class Crew:
 
 
 def _is_there(group: int) -> bool:
-    """Remains of a process whose parent has not waited for it yet do not count."""
+    """Return whether the process exists; zombies do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

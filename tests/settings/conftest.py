@@ -1,4 +1,4 @@
-"""A folder to work in, a home of its own, and no variable of the machine that runs the tests."""
+"""A work folder with its own home and no variables of this machine."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from metier.settings.keys import OLDER_NAMES
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, empty; the folder `home` stands beside it."""
+    """The empty current directory; the folder `home` is next to it."""
     for name in [*os.environ]:
         if name.startswith("AGENT_") or name in OLDER_NAMES.values():
             monkeypatch.delenv(name)

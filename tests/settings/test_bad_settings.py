@@ -219,7 +219,7 @@ PROVIDERS = "'anthropic', 'gemini', 'openai', 'offline' or 'a2a'"
 
 
 def refused(args: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Run, check that it was refused without a trace, and return what it said before the summary."""
+    """Run, check that it was rejected without side effects, and return its messages."""
     before = sorted(place.rglob("*"))
 
     code = run(args)

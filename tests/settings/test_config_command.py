@@ -57,7 +57,7 @@ logging:
 
 
 def names(folder: Path) -> list[str]:
-    """Without the folder of a home, where it is noted that a person made the file here."""
+    """Return the names except for the home folder, which records files created by the user."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".agent")
 
 

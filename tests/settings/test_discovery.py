@@ -1,4 +1,4 @@
-"""The settings file in force: the named one, else `./agent.yaml`, else the user's own, else none. Never two."""
+"""The effective settings file: the named one, else `./agent.yaml`, else the user's file, else none. Never two."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def write(path: Path, name: str) -> Path:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[str, str, str | None]:
-    """The model name, where it came from, and the file."""
+    """Return the model name, its source, and the file."""
     assert run(["config", "show", "--origin", "--json", *args]) == 0
     answer = json.loads(capsys.readouterr().out)
     return answer["settings"]["model"]["name"], answer["origins"]["model.name"]["detail"], answer["file"]

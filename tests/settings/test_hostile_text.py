@@ -1,4 +1,4 @@
-"""Whatever stands in a file or a variable: settings, or a list of problems. Never anything else, and one line each."""
+"""Any content of files and variables yields settings or a list of one-line problems."""
 
 import tempfile
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Flag beats environment beats file beats default, for every setting, and the origin says who won."""
+"""Precedence for every setting: flag, environment, file, default; the origin is shown."""
 
 import json
 import tempfile
@@ -31,7 +31,7 @@ PATTERNED = {
 
 
 def texts(leaf: Leaf) -> tuple[str, str, str]:
-    """A good text for the file, the environment and the flag, different where the setting allows it."""
+    """Return valid values for file, environment and flag, different if possible."""
     if leaf.key in PATTERNED:
         first, second, third = PATTERNED[leaf.key]
         return (first, second, third)
@@ -59,7 +59,7 @@ def texts(leaf: Leaf) -> tuple[str, str, str]:
 
 
 def in_file(leaf: Leaf, text: str) -> str:
-    """The text as one line of YAML in flow style, sections and all."""
+    """Return the value as one line of YAML in flow style, including sections."""
     value = json.dumps(text.split(",")) if leaf.takes_list and text not in leaf.words else json.dumps(text)
     for name in reversed(leaf.key.split(".")):
         value = f"{{{name}: {value}}}"

@@ -1,4 +1,4 @@
-"""The form of run ids that the settings show is the form they have."""
+"""Run IDs have the format that the settings show."""
 
 import re
 from datetime import UTC, datetime

@@ -20,7 +20,7 @@ KEYS = {
 
 
 def refused(capsys: pytest.CaptureFixture[str], secret: str, *, line: int) -> str:
-    """Every command's message about the file: with the line, without the secret."""
+    """Return every command's message about the file: with the line, without the secret."""
     said: list[str] = []
     for args in (["config", "validate"], ["config", "validate", "--json"], ["config", "show", "--debug"]):
         assert run(args) == 2

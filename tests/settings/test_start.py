@@ -1,4 +1,4 @@
-"""Asking for help costs nothing that only a command needs."""
+"""Help loads nothing that only a command needs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Real git repositories, a home and a workspace of one's own, and servers on the loopback interface."""
+"""Real git repositories, a private home and workspace, and servers on the loopback interface."""
 
 import json
 import os
@@ -145,7 +145,7 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
 
 @dataclass
 class GitServer:
-    """git over HTTP, as the real `git http-backend` speaks it; it can fail, or ask who is there."""
+    """A server of the real `git http-backend` over HTTP; it can fail or require authentication."""
 
     root: Path
     failures: int = 0

@@ -30,7 +30,7 @@ def put(root: Path, *names: str) -> None:
 
 @pytest.fixture
 def roots(machine: Machine, make_folder: Callable[..., Path], tmp_path: Path) -> SkillRoots:
-    """Bundled `kalshi-markets`; installed `notes` (trusted) and `other`; `hand` by hand; `own` in the workspace."""
+    """Roots with bundled `kalshi-markets`, installed `notes` (trusted) and `other`, manual `hand`, workspace `own`."""
     put(tmp_path / "bundled", "kalshi-markets")
     machine.agent("add", str(make_folder("notes")), "--yes")
     machine.agent("add", str(make_folder("other")), "--no-trust")

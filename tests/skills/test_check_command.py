@@ -1,4 +1,4 @@
-"""`agent check` on packages that are named and left out, and on skills that ask for another version of Metier."""
+"""`agent check` on selected and omitted packages, and on skills for another Metier version."""
 
 from __future__ import annotations
 

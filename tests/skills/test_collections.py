@@ -1,4 +1,4 @@
-"""Repositories of many skills, what skills need of each other, and indexes: through `agent skill`, with real git."""
+"""Repositories with many skills, dependencies between skills, and indexes: `agent skill` with real git."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` at every moment of add, update and remove; two processes at once. Real processes, real signals."""
+"""`kill -9` at any point of add, update and remove, and concurrent processes. Real processes, real signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index of skills that a stranger wrote: it names git repositories elsewhere, at a commit, and nothing more."""
+"""A foreign skill index may only name git repositories at a commit."""
 
 import json
 from pathlib import Path

@@ -16,7 +16,7 @@ FILE = "--allow-file"
 
 @pytest.fixture
 def locked(machine: Machine, notes: Repository) -> Path:
-    """A workspace with a lock of the skill `notes`, and a home without any skill."""
+    """A workspace with a lock of the skill `notes`, and a home without skills."""
     machine.agent("add", notes.url, FILE, "--yes")
     machine.agent("lock")
     machine.agent("remove", "notes", "--yes")

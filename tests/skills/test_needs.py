@@ -33,7 +33,7 @@ def report(make_folder: Callable[..., Path]) -> Callable[[str], Path]:
 
 @pytest.fixture
 def tell(machine: Machine, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Exit code and everything that a command says."""
+    """Run a command and return exit code and output."""
     del machine
 
     def ask(*args: str) -> tuple[int, str]:
@@ -50,7 +50,7 @@ def place(machine: Machine, folder: Path) -> None:
 
 
 def prepare(machine: Machine, folder: Path, *, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bring the skill that is needed into one of the states that it can be in."""
+    """Bring the required skill into one of its possible states."""
     if state == "absent":
         return
     if state == "changed":
@@ -128,7 +128,7 @@ def test_an_unusable_optional_skill_is_reported(
     state: str,
     code: int,
 ) -> None:
-    """`skills` limits what a skill may call: one that is nowhere is a mistake, one that cannot be used a warning."""
+    """`skills` limits the callable skills: a missing one is an error, an unusable one a warning."""
     folder = make_folder("caller", **{"SKILL.md": "---\nname: caller\ndescription: Calls.\nskills: [tables]\n---\n"})
     prepare(machine, make_folder("tables", **{"SKILL.md": TABLES}), state=state, monkeypatch=monkeypatch)
     place(machine, folder)

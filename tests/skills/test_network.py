@@ -1,4 +1,4 @@
-"""Servers that fail, ask who is there, say nothing, or know little; all on the loopback interface."""
+"""Servers that fail, require authentication, hang, or lack features; all on the loopback interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Pauses:
-    """Instead of sleeping: remembers how long it would have been."""
+    """A replacement for sleeping that records the delays."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -35,13 +35,13 @@ class Pauses:
 
 @pytest.fixture
 def silent_server() -> Iterator[str]:
-    """Takes connections and never says a word."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/notes.git"
 
 
 def add(machine: Machine, url: str, *, limits: InstallLimits | None = None, pauses: Pauses | None = None) -> str:
-    """Install through the public door, without real pauses; the commit that was installed."""
+    """Install through the public command without real delays, and return the installed commit."""
     installer = Installer(home=machine.home, limits=limits or InstallLimits(), sleep=(pauses or Pauses()).sleep)
     outcome = anyio.run(lambda: installer.add(GitSource(url=url), confirm=lambda _: "trust"))
     assert outcome.entry is not None
@@ -49,7 +49,7 @@ def add(machine: Machine, url: str, *, limits: InstallLimits | None = None, paus
 
 
 def git_processes(root: Path) -> list[str]:
-    """Command lines of running programs that work below a folder."""
+    """Return the command lines of programs that run below a folder."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""Stores on files of their own, with a clock and a machine that the test moves."""
+"""Stores in their own files, with a clock and a machine controlled by the test."""
 
 import os
 import sys
@@ -76,7 +76,7 @@ END $$
 
 @pytest.fixture(scope="module")
 def subject_url(postgres_server: PostgresServer) -> Generator[str]:
-    """One database for all subjects of a file."""
+    """The database for all subjects of a file."""
     name = f"subject_{os.getpid()}"
     url = postgres_server.create_database(name)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -87,7 +87,7 @@ def subject_url(postgres_server: PostgresServer) -> Generator[str]:
 
 @pytest.fixture
 def postgres_subject(subject_url: str) -> Subject:
-    """A store on PostgreSQL that is empty, and whose server has a clock that the test moves."""
+    """An empty PostgreSQL store whose server clock is controlled by the test."""
     with psycopg.connect(subject_url, autocommit=True) as connection:
         connection.execute(EMPTY)
     address = read_address("URL", {"URL": f"{subject_url}&options=-csearch_path%3Dpublic,fake,pg_catalog"})

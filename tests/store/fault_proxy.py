@@ -1,4 +1,4 @@
-"""Between a store and its server: passes everything on, and loses the answer to what it was told to wait for."""
+"""A proxy between a store and its server that can drop a selected reply."""
 
 import asyncio
 import contextlib

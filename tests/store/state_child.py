@@ -1,4 +1,4 @@
-"""Many processes on one conversation: forked from one that has everything loaded, so that they really run at once."""
+"""Many processes on one conversation, forked from a fully loaded one so that they run concurrently."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ def count_up(store: StateStore, times: int, _number: int) -> list[object]:
 
 
 def bring_messages(store: StateStore, times: int, number: int) -> list[object]:
-    """Every message, as often as it takes, in an order of our own. Each piece of work leaves a line."""
+    """Deliver every message repeatedly in random order. Each processed message leaves a line."""
     messages = [f"m{place % 100:02}" for place in range(times)]
     random.Random(number).shuffle(messages)
     wrong: list[object] = []

@@ -1,4 +1,4 @@
-"""A process of its own that works on a store: one JSON command a line, one JSON answer a line."""
+"""A process that works on a store: one JSON command and one JSON answer per line."""
 
 import json
 import resource
@@ -45,7 +45,7 @@ async def answer_commands(path: Path) -> None:
 
 
 async def append_for_ever(path: Path, run: str) -> None:
-    """Acknowledges every entry once `append` has returned; every third one is synced."""
+    """Append entries and acknowledge each after `append` returns; every third one is synced."""
     store = await open_sqlite_store(path)
     lease = await store.take_lease(run, owner="child", seconds=600)
     seq = len(await store.read_journal(run))
@@ -56,7 +56,7 @@ async def append_for_ever(path: Path, run: str) -> None:
 
 
 async def fill(path: Path, filler: Path) -> None:
-    """Append until the disk is full, note it, free space, go on."""
+    """Append until the disk is full, record it, free space, continue."""
     store = await open_sqlite_store(path)
     ballast = path.with_name("state.db.ballast")
     had_ballast = ballast.exists()
@@ -94,7 +94,7 @@ async def fill(path: Path, filler: Path) -> None:
 
 
 async def hit_the_size_limit(path: Path) -> None:
-    """A file that may not grow: what a quota looks like."""
+    """Write to a file that cannot grow, like with a quota."""
     store = await open_sqlite_store(path)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="child", seconds=600)

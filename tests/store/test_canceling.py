@@ -1,4 +1,4 @@
-"""A task that is canceled either wrote nothing, or its call returns as if nothing had happened."""
+"""A canceled task either wrote nothing, or its call returns normally."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""Both stores keep the contract of every store, with two handles on one database."""
+"""Both stores fulfill the store contract, with two handles on one database."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, damaged or locked: one clear sentence, nothing half-written, and it goes on later."""
+"""Full, read-only, damaged and locked disks: one clear error, no partial writes, later recovery."""
 
 import json
 import os
@@ -27,7 +27,7 @@ type Open = Callable[[], Awaitable[SqliteStore]]
 
 
 def run_child(*arguments: str | Path, before: str = "") -> dict[str, Any]:
-    """Runs the child, after shell commands in a mount namespace of its own if there are any."""
+    """Run the child, after shell commands in its own mount namespace if there are any."""
     command = [sys.executable, str(CHILD), *map(str, arguments)]
     if before:
         command = ["unshare", "-m", "sh", "-ec", f'{before}\nexec "$@"', "sh", *command]

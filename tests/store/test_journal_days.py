@@ -1,4 +1,4 @@
-"""The journal on PostgreSQL in one table a day: made when needed, found by the id of a run, dropped as a whole."""
+"""The journal on PostgreSQL in daily tables: created on demand, found by run ID, dropped as a whole."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ WITHOUT_DAY = {"agent_journal_child", "agent_journal_a2a"}
 
 
 def find_tables(url: str) -> set[str]:
-    """All tables of the journal but the one for the entries that have none."""
+    """Return all journal tables except for the default one."""
     with psycopg.connect(url) as connection:
         rows = connection.execute(
             "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'agent_journal'::regclass"

@@ -1,4 +1,4 @@
-"""Several owners on two handles do anything in any order; the store does what a dictionary in memory would do."""
+"""Random operations of several owners on two handles match an in-memory model."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""PostgreSQL that restarts, breaks connections or loses answers: nothing is lost, nothing happens twice."""
+"""PostgreSQL that restarts, drops connections or loses replies: nothing is lost or repeated."""
 
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import replace
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def own_server() -> Generator[PostgresServer]:
-    """One that the test may restart."""
+    """A server that the test may restart."""
     binaries = find_binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed here")

@@ -1,4 +1,4 @@
-"""New entries of a journal are told by the server, and a listener whose connection breaks finds them by looking."""
+"""The server announces new journal entries, and a listener with a broken connection polls."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND da
 async def watching(
     address: Address, poll_seconds: tuple[float, float]
 ) -> AsyncGenerator[tuple[Watcher, PostgresStore, Lease]]:
-    """A watcher on a connection pool of its own, and the driver of a run elsewhere."""
+    """A watcher with its own connection pool, and the driver of a run elsewhere."""
     store = await open_postgres_store(address)
     database = await open_database(address, PoolOptions())
     watcher = Watcher(database, poll_seconds=poll_seconds)
@@ -36,7 +36,7 @@ async def watching(
 
 
 async def find_listeners(url: str, *, but: frozenset[int] = frozenset()) -> frozenset[int]:
-    """As soon as there is another one."""
+    """Return the listeners as soon as there is a new one."""
     with anyio.fail_after(100):
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
             while True:

@@ -1,4 +1,4 @@
-"""Several processes on one file, and processes that are killed: one winner, nothing acknowledged is lost."""
+"""Several and killed processes on one file: one winner, no acknowledged write is lost."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ROUNDS = 200
 
 
 class Child:
-    """A real process that acts on the store."""
+    """A real process that works on the store."""
 
     def __init__(self, *arguments: str | Path, prefix: tuple[str, ...] = ()) -> None:
         command = [*prefix, sys.executable, str(CHILD), *map(str, arguments)]
@@ -40,7 +40,7 @@ class Child:
         return json.loads(self.process.stdout.readline())
 
     def hear_all(self) -> list[dict[str, Any]]:
-        """Everything until it ends; a line that the kill cut short was not said."""
+        """Return all lines until the end, without a line truncated by the kill."""
         assert self.process.stdout is not None
         return [
             json.loads(line) for line in self.process.stdout.read().splitlines(keepends=True) if line.endswith("\n")

@@ -1,4 +1,4 @@
-"""Lists, claims and deletions are answered by indexes on both stores, however many runs there are."""
+"""Lists, claims and deletions use indexes on both stores for any number of runs."""
 
 import json
 import re
@@ -48,7 +48,7 @@ FUNCTIONS = {"time_from_now": 1, "uptime_from_now": 1, "lease_seconds_left": 2, 
 
 
 class Recording(sqlite3.Connection):
-    """Keeps every query with its values."""
+    """A connection that records every query with its values."""
 
     seen: list[tuple[str, Sequence[Any]]] = []  # noqa: RUF012 (one list for all connections of a store)
 
@@ -108,7 +108,7 @@ async def test_every_read_of_sqlite_uses_an_index(tmp_path: Path, machine: FakeM
 
 
 def _find_walks(connection: sqlite3.Connection, queries: list[tuple[str, Sequence[Any]]]) -> list[str]:
-    """Steps of the plans that read a whole table, or sort what they found."""
+    """Return plan steps that read a full table or sort results."""
     steps = [
         str(step[3])
         for sql, values in queries
@@ -131,7 +131,7 @@ INSERT INTO agent_runs (run_id, context_id, status, task, agent, model, parent_r
 
 
 class RecordingConnection(psycopg.AsyncConnection[TupleRow]):
-    """Keeps the plan of every query that it runs."""
+    """A connection that records the plan of every query."""
 
     plans: list[str]
 

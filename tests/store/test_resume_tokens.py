@@ -1,4 +1,4 @@
-"""Resume tokens: forged, expired, replayed, cut and foreign ones are refused, in the same time, in the same words."""
+"""Resume tokens: forged, expired, replayed, truncated and foreign ones are rejected equally."""
 
 import dataclasses
 import random
@@ -41,7 +41,7 @@ def options(tmp_path: Path, machine: FakeMachine) -> StateOptions:
 
 
 def mutations(token: str) -> list[str]:
-    """Every cut, every character changed, doubled, left out or swapped, and then some at random."""
+    """Return truncations, single-character mutations, and random changes."""
     randomness = random.Random(1)
     letters = string.ascii_letters + string.digits + ":-_ \x00é"
     changed = [token[:end] for end in range(len(token))] + [token[start:] for start in range(1, len(token))]
@@ -159,7 +159,7 @@ def test_a_token_of_another_installation_is_refused(options: StateOptions, tmp_p
 
 
 def list_calls(token: str) -> list[str]:
-    """The functions that are called while a token is checked and refused."""
+    """Return the functions called during the check of an invalid token."""
     called: list[str] = []
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -176,7 +176,7 @@ def list_calls(token: str) -> list[str]:
 
 
 def test_validation_does_the_same_work_for_every_error() -> None:
-    """Equal calls take equal time; comparing is left to `compare_digest`."""
+    """Equal calls take equal time; `compare_digest` compares."""
     token = sign_token(WANTED, version=3, turn=2, expires_at=NOON + timedelta(hours=1), keys=KEYS)
     first = token[:-64] + ("0" if token[-64] != "0" else "1") + token[-63:]
     last = token[:-1] + ("0" if token[-1] != "0" else "1")

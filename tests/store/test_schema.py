@@ -1,4 +1,4 @@
-"""Older files become newer ones, all or nothing; newer and foreign files are refused."""
+"""Older files are migrated atomically; newer and foreign files are rejected."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable

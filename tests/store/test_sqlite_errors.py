@@ -1,4 +1,4 @@
-"""Every failure of SQLite has a meaning in our words, and a commit that failed midway is looked up."""
+"""Every SQLite failure is mapped, and a commit that failed midway is checked."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ WRITTEN = ("entry", 64 * "a")
 
 
 class CommitThenFail(sqlite3.Connection):
-    """The commit arrives, its answer does not."""
+    """A connection whose commit succeeds but whose reply is lost."""
 
     broken = False
 
@@ -94,7 +94,7 @@ class CommitThenFail(sqlite3.Connection):
 
 
 class FailToCommit(sqlite3.Connection):
-    """The disk fails before anything is committed."""
+    """A connection that fails before the commit."""
 
     broken = False
 

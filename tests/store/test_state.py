@@ -1,4 +1,4 @@
-"""The state of a conversation as skill code sees it: plain calls, redacted, summarised, one at a time."""
+"""The state of a conversation from skill code: sync calls, redacted, summarized, serialized."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

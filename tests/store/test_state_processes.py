@@ -1,6 +1,6 @@
-"""Many processes at once on one conversation, on both stores: no update is lost, no message is done twice.
+"""Many concurrent processes on one conversation, on both stores: no lost update, no repeated message.
 
-All processes in the ordinary run, a fifth of the updates; `METIER_STATE_ALL=1` makes all of them.
+An ordinary run has all processes and a fifth of the updates; `METIER_STATE_ALL=1` runs all of them.
 """
 
 import json

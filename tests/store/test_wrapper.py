@@ -1,4 +1,4 @@
-"""Wrappers around a store: a replay's wrapper passes no write on to the real store."""
+"""Store wrappers: a replay's wrapper forwards no write to the real store."""
 
 from metier.engine.replay.recorded_store import RecordedStore
 from metier.store.base import Store

@@ -1,4 +1,4 @@
-"""Runs that hand work on, to be killed wherever they leave a trace. Loaded by file in the processes that live them."""
+"""Delegating runs for kills at every crash point. Loaded by file in the child processes."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ Step {number} about {{{{inputs.topic}}}}.{earlier}
 
 
 class Echo(Cast):
-    """Each step gives back what it was told, so that the last result holds all of them."""
+    """A model whose steps return their input, so that the last result contains all of them."""
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         texts = [part.text for part in request.messages[0].parts if isinstance(part, TextPart)]
@@ -40,7 +40,7 @@ class Echo(Cast):
 
 
 def get_workspace(folder: Path) -> Path:
-    """Beside what the kit and the tools write for themselves: of that a run need take no snapshot."""
+    """Create the workspace next to the files of kit and tools, which need no snapshot."""
     return folder / "workspace"
 
 
@@ -57,7 +57,7 @@ def build_host(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
 
 
 def build_task(folder: Path, reach: Reach) -> Scenario:
-    """Ten steps, each of them with an effect that must happen once."""
+    """Build a task of ten steps, each with an effect that must happen once."""
     effects = folder / "effects.jsonl"
     workspace = get_workspace(folder)
     if not workspace.exists():
@@ -100,7 +100,7 @@ LINES: dict[str, list[Call]] = {
 
 
 def build_delegation(folder: Path, reach: Reach) -> Scenario:
-    """Three levels, an opaque effect at the lowest, an approval and a question on the way."""
+    """Build a delegation of three levels, with an opaque effect at the lowest, an approval and a question."""
     effects = folder / "effects.jsonl"
     workspace = get_workspace(folder)
     if not workspace.exists():
@@ -140,7 +140,7 @@ SIDE_BY_SIDE: dict[str, list[Line]] = {
 
 
 def build_together(folder: Path, reach: Reach, *, lines: Mapping[str, Sequence[Line]] = TOGETHER) -> Scenario:
-    """Three children at once: one asks, one ends at once, one has a call that is asked about. Then an effect."""
+    """Build three concurrent children: one asks, one ends at once, one needs approval; then an effect."""
     effects = folder / "effects.jsonl"
     workspace = get_workspace(folder)
     if not workspace.exists():
@@ -175,7 +175,7 @@ APART: dict[str, list[Call]] = {
 
 
 def build_apart(folder: Path, reach: Reach) -> Scenario:
-    """Two children that write the same file, each in a worktree of its own; the parent posts when both have ended."""
+    """Build two children that write the same file in their own worktrees; the parent posts afterwards."""
     effects = folder / "effects.jsonl"
     workspace = get_workspace(folder)
     if not workspace.exists():

@@ -1,4 +1,4 @@
-"""A small workspace of agents, and a model that says what each of them was told to say."""
+"""A small workspace of agents, and a model with scripted lines per agent."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -47,8 +47,10 @@ def write_agents(folder: Path, *names: str, more: str = "") -> Path:
 
 @dataclass
 class Cast:
-    """Answers each run by its role: the first word of the system prompt's role, else `boss`. Its lines are taken by
-    how many turns of the run are in the request, so that another process gets the same ones."""
+    """A model that answers by role: the first word of the system prompt's role, else `boss`.
+
+    The number of turns in the request selects the line, so that another process gets the same ones.
+    """
 
     lines: Mapping[str, Sequence[Line]]
     requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
@@ -92,7 +94,7 @@ def find_role(request: ModelRequest) -> str:
 
 
 def find_told(request: ModelRequest) -> str:
-    """Everything that the messages of a request say."""
+    """Return all text in a request's messages."""
     return "\n".join(_texts(message) for message in request.messages)
 
 
@@ -102,7 +104,7 @@ def _texts(message: Message) -> str:
 
 @dataclass
 class Deed:
-    """A tool that keeps what it was called with."""
+    """A tool that records its arguments."""
 
     name: str
     effect: Effect = "opaque"

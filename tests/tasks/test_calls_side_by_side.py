@@ -1,4 +1,4 @@
-"""Calls of `delegate` side by side in one reply: they begin together, each with its own result."""
+"""Concurrent `delegate` calls in one reply start together, each with its own result."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Tasks and delegation under SIGKILL: no step twice, no child twice, no result lost.
+"""Tasks and delegation under SIGKILL: no repeated step or child, no lost result.
 
 A sample: a task is killed at every fifth boundary of its ten steps, a delegation at each of its boundaries and at some
-of the points around journals, stores, tools and models; the engine's own matrix has events and files.
+of the points around journals, stores, tools and models; the engine's own matrix covers events and files.
 `METIER_CRASH_ALL=1` kills at every point.
 """
 
@@ -67,12 +67,12 @@ def together_baseline(together_kit: CrashKit) -> Baseline:
 
 
 def is_one_of(point: CrashPoint, words: tuple[str, ...]) -> bool:
-    """Entries that are written together are one point, which has the names of all of them."""
+    """Return whether the point has one of the names; entries written together share a point."""
     return any(word in point.name for word in words)
 
 
 def choose(points: tuple[CrashPoint, ...], each: tuple[str, ...]) -> list[CrashPoint]:
-    """Every occurrence of these, and of every other name but events and files one that stays the same each time."""
+    """Choose every occurrence of these names, and a fixed one of other names except for events and files."""
     most = Counter(point.name for point in points)
     return [
         point
@@ -87,7 +87,7 @@ def choose(points: tuple[CrashPoint, ...], each: tuple[str, ...]) -> list[CrashP
 
 
 def thin_out(points: list[CrashPoint], *, one_in: int) -> list[CrashPoint]:
-    """Every boundary between two runs, and one in so many of the other points."""
+    """Choose every boundary between two runs, and a fraction of the other points."""
     return [point for n, point in enumerate(points) if IS_WHOLE or n % one_in == 0 or is_one_of(point, BOUNDARIES)]
 
 

@@ -1,4 +1,4 @@
-"""Work that one agent hands to another: a child run with its own journal, less authority and a share of the budget."""
+"""Delegation between agents: a child run with its own journal, fewer permissions and a share of the budget."""
 
 from pathlib import Path
 

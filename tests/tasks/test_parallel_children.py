@@ -1,4 +1,4 @@
-"""One call that starts several runs: at the same time, each with its part of the budget, results in the order asked."""
+"""One call that starts several concurrent runs with budget shares and results in call order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ def ask(*agents: str) -> Call:
 
 @dataclass
 class Meeting:
-    """A tool that ends when as many calls of it are under way as it waits for."""
+    """A tool that returns when the expected number of concurrent calls is reached."""
 
     wanted: int
     order: list[str] = field(default_factory=list[str])
@@ -201,7 +201,7 @@ async def test_number_of_concurrent_children_is_limited_by_the_setting(tmp_path:
 
 @dataclass
 class Most:
-    """Counts how many child runs are open at once."""
+    """A counter of concurrent child runs."""
 
     open: set[str] = field(default_factory=set[str])
     seen: int = 0

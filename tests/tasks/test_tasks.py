@@ -1,4 +1,4 @@
-"""Task definitions, run: steps in order, inputs and earlier results in bodies, and on from the one that failed."""
+"""Task runs: ordered steps, inputs and earlier results in bodies, and continuation after a failure."""
 
 import json
 from pathlib import Path

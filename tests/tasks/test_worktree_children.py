@@ -1,4 +1,4 @@
-"""Children with a worktree each: they write at the same time, their changes come back as a diff, nothing is applied."""
+"""Children with worktrees write concurrently; their changes are returned as diffs and not applied."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def git(folder: Path, *args: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A commit, a change that is not committed, a file that git does not know, and one that it ignores."""
+    """A repository with a commit, an uncommitted change, an untracked and an ignored file."""
     folder = tmp_path / "work"
     folder.mkdir()
     write(folder, {"a.txt": A, "b.txt": "b\n", ".gitignore": "secret.txt\nruns/\nhome/\n"})

@@ -1,4 +1,4 @@
-"""The live stream: every event type has words, outside text cannot break a line, plain where it must be."""
+"""The live stream: every event type has a text, outside text cannot break a line, plain if required."""
 
 import io
 import os

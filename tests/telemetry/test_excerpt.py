@@ -1,4 +1,4 @@
-"""Part of a long text says that it is a part, how much is missing, and keeps to its size."""
+"""Excerpts are marked, count the missing text, and respect their size."""
 
 import re
 

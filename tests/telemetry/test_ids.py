@@ -1,4 +1,4 @@
-"""Identities: fresh ones, also in a forked process."""
+"""IDs are unique, even in a forked process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The event log: one writer, whole records, repaired ends, clear errors. Real files and real processes."""
+"""The event log: one writer, complete records, repaired ends, clear errors. Real files and processes."""
 
 import os
 import resource

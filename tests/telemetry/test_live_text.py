@@ -1,4 +1,4 @@
-"""Text while it arrives: shown at once where it is prose, and no secret at any split of any format."""
+"""Streamed text: prose is shown at once, and no secret at any split of any format."""
 
 import os
 import re
@@ -79,7 +79,7 @@ def test_key_of_every_format_is_hidden_at_every_split(key_format: KeyFormat) -> 
 
 
 def test_standalone_key_is_hidden_in_most_formats() -> None:
-    """The property above says nothing where the whole text has no finding: it must have one nearly everywhere."""
+    """The property above requires a finding in the full text: nearly every format must have one."""
     hidden = sum(MARK in REDACTOR.redact(f"Use {row[1].format(row[2])} for it.\n") for row in SECRETS)
 
     assert hidden == len(SECRETS)

@@ -1,4 +1,4 @@
-"""Random words that no table of formats knows: what gives them away, and what is left alone."""
+"""Random words without a known format: detected by entropy, and exceptions."""
 
 import random
 import string

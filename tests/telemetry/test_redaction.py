@@ -1,4 +1,4 @@
-"""Exact values in every form, structures, streams, and time that stays linear."""
+"""Exact values in every form, structures, streams, and linear time."""
 
 import base64
 import json
@@ -222,7 +222,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_text_takes_linear_time(unit: str) -> None:
-    """Quadratic time would be a minute; the bound leaves room for a slow machine."""
+    """Quadratic time would be a minute; the limit tolerates a slow machine."""
     redactor = build_redactor(values=["known-value-1", "another-known-value"])
     text = unit * (250_000 // len(unit))
 

@@ -1,4 +1,4 @@
-"""Nothing in outside text can drive a terminal, hide, or fake a line; what people write stays."""
+"""Outside text cannot control a terminal, hide, or fake a line; ordinary text is not changed."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""No known kind of secret gets through, and ordinary text does. The fakes are joined from parts: no scanner trips."""
+"""Known kinds of secrets are redacted, and ordinary text is not. The fakes are joined from parts for scanners."""
 
 import sys
 from collections.abc import Callable

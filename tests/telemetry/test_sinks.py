@@ -1,4 +1,4 @@
-"""Events on their way: numbered, cleaned once, handed to every sink; a broken sink stops nothing."""
+"""Event delivery: numbered, sanitized once, sent to every sink; a broken sink does not block others."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ KEY = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"
 
 
 class Keeping:
-    """Keeps what it gets; fails from the given number on."""
+    """A sink that records events and fails from a given number on."""
 
     def __init__(self, *, fails_at: int = 0) -> None:
         self.records: list[EventRecord] = []

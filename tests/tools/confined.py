@@ -1,4 +1,4 @@
-"""Fixtures of the sandbox tests: a workspace with things worth stealing, and programs confined to it."""
+"""Fixtures of the sandbox tests: a workspace with secrets, and programs confined to it."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ class Scene:
 
 
 def plant(base: Path) -> None:
-    """A workspace, a home and a file beside them, each with something that nobody may have."""
+    """Create a workspace, a home and an outside file, each with a secret."""
     for name in ("home/.ssh/id_rsa", "workspace/.env", "workspace/config/secrets.yaml"):
         (base / name).parent.mkdir(parents=True, exist_ok=True)
         (base / name).write_text(SECRET, encoding="utf-8")
@@ -78,7 +78,7 @@ def plant(base: Path) -> None:
 
 
 def make_scene(base: Path, level: Level) -> Scene:
-    """Skips aloud where this machine cannot show the level."""
+    """Create the scene; skip if this machine does not support the level."""
     base = base.resolve()
     plant(base)
     workspace = base / "workspace"
@@ -95,6 +95,6 @@ def make_scene(base: Path, level: Level) -> Scene:
 
 
 def read_tree(folder: Path) -> dict[str, str]:
-    """Every file with its text, to see that nothing changed."""
+    """Return every file with its text, to check that nothing changed."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8", errors="replace") for path in files}

@@ -1,4 +1,4 @@
-"""Call a file tool as a run does: through a toolbox, in a folder of the test's own."""
+"""Call a file tool like a run does: through a toolbox, in the test's folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from metier.tools.toolbox import Toolbox
 
 @dataclass(frozen=True)
 class Bench:
-    """A workspace and the way to call a tool in it."""
+    """A workspace with a toolbox."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""The shell tool, with real programs: what runs, where, for how long, with which words, and what is told of it."""
+"""The shell tool with real programs: execution, folders, limits, words, and reports."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def around(folder: Path, environ: Mapping[str, str] | None = None) -> Surroundin
 
 @dataclass
 class Terminal:
-    """A workspace with the tool, and what it told."""
+    """A workspace with the tool and its output."""
 
     folder: Path
     options: ShellOptions = field(default_factory=ShellOptions)

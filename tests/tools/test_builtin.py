@@ -1,4 +1,4 @@
-"""The tools that every run has: which they are, and what they cost."""
+"""The built-in tools: their names and costs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Edit changes the one text that was meant and not a byte besides."""
+"""Edit changes only the given text and no other byte."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Glob finds files by pattern, the newest first, and passes over what others made."""
+"""Glob finds files by pattern, newest first, and skips generated folders."""
 
 import os
 from pathlib import Path

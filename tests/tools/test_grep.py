@@ -1,4 +1,4 @@
-"""Grep finds the same lines with and without ripgrep, in a fixed order, in time that does not depend on the pattern."""
+"""Grep finds the same lines with and without ripgrep, in a fixed order and linear time."""
 
 import shutil
 from pathlib import Path
@@ -50,7 +50,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """Enough files that ripgrep is asked."""
+    """A folder with enough files to use ripgrep."""
     plant(tmp_path)
     (tmp_path / "many").mkdir()
     for number in range(grep.MIN_FILES):

@@ -1,4 +1,4 @@
-"""`.agent/mcp.json`: what is taken, what is refused with its line, and what variables become."""
+"""`.agent/mcp.json`: accepted entries, rejected ones with their line, and variables."""
 
 import json
 from pathlib import Path

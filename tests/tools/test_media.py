@@ -1,4 +1,4 @@
-"""Sizes of pictures from their bytes, and what is made of pictures that vendors do not take as they are."""
+"""Sizes of pictures from their bytes, and conversion of unsupported ones."""
 
 from contextlib import suppress
 from io import BytesIO

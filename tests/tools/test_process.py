@@ -1,4 +1,4 @@
-"""Running programs: nothing of them is left, whatever they do, and their output costs bounded memory."""
+"""Running programs: no process is left, and output needs limited memory."""
 
 import os
 import secrets
@@ -51,7 +51,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def mark() -> Iterator[str]:
-    """A word on the command line of every process of one test; whatever still has it at the end is killed."""
+    """A word on the command line of every process of a test; remaining ones are killed at the end."""
     word = f"mark-{secrets.token_hex(8)}"
     yield word
     for process in find_processes(word):
@@ -85,7 +85,7 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 async def run_too_long(command: Command, *, grace_seconds: float = 2) -> Outcome:
-    """Run a program; when it is ready, its time is up."""
+    """Run a program whose time limit passes when it is ready."""
     limits = ProcessLimits(timeout_seconds=3600, grace_seconds=grace_seconds)
     outcomes: list[Outcome] = []
 

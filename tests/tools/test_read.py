@@ -1,4 +1,4 @@
-"""Read shows text with line numbers, whatever its encoding, and says what it leaves out."""
+"""Read shows text in any encoding with line numbers and reports omissions."""
 
 from pathlib import Path
 

@@ -139,7 +139,7 @@ async def test_opened_folders_are_readable_and_not_writable(scene: Scene, tmp_pa
 
 
 def test_program_does_not_start_if_the_workspace_can_be_written(scene: Scene) -> None:
-    """The orders contain a mistake: they grant the right to write."""
+    """The sandbox orders contain an error: they grant write access."""
     launch = scene.confinement.prepare(scene.workspace, mark="mistaken")
     writable = replace(scene.confinement, read_only=False).prepare(scene.workspace, mark="mistaken")
     told = json.loads(launch.prefix[-1])

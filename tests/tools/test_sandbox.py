@@ -1,4 +1,4 @@
-"""Programs in the sandbox work: their files, their ends, their limits, and nothing of them is left."""
+"""Programs work in the sandbox: files, exit, limits, and no remaining process."""
 
 import ast
 import os
@@ -255,7 +255,7 @@ def test_landlock_is_the_fallback_for_bubblewrap_and_every_failure_is_reported()
 
 
 def test_a_program_named_bubblewrap_is_not_trusted(tmp_path: Path) -> None:
-    """It starts the command as it is: a sandbox by name."""
+    """It runs the command unconfined: a sandbox in name only."""
     fake = tmp_path / "bwrap"
     fake.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
     fake.chmod(0o755)

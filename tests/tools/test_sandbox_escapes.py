@@ -1,4 +1,4 @@
-"""Hostile programs in the sandbox: each tries one way out, on every level that this machine can show."""
+"""Hostile programs in the sandbox: each tries one escape, on every available level."""
 
 import json
 import os
@@ -330,7 +330,7 @@ async def test_memory_files_and_time_are_limited(scene: Scene) -> None:
 
 
 async def test_variables_of_a_command_do_not_affect_processes_outside_the_sandbox(scene: Scene) -> None:
-    """The loader of a program that sees these variables writes a file: it could as well load a library."""
+    """The loader of a program with these variables writes a file: it could also load a library."""
     seen = scene.base / "seen"
     seen.mkdir()
     loud = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{seen}/log"}
@@ -343,7 +343,7 @@ async def test_variables_of_a_command_do_not_affect_processes_outside_the_sandbo
 
 
 async def test_a_folder_tree_that_resists_deletion_is_removed_and_nothing_else(scene: Scene) -> None:
-    """Deep, without rights, full of links that lead outside, with names that a cleaner might use itself."""
+    """The tree is deep, has no permissions, links outside, and uses names of the cleaner."""
     code = (
         "top = os.environ['TMPDIR']\nos.chdir(top)\nos.makedirs('0/0.removed')\n"
         "for n in range(1020):\n"  # deeper than calls may be nested, and longer than a path may be

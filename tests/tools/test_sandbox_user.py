@@ -1,4 +1,4 @@
-"""The tests of the sandbox once more as a user without rights, where this process is root."""
+"""The sandbox tests repeated as an unprivileged user if this process is root."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ exec "$@"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that the user owns, on a way that the user may go."""
+    """A folder that the user owns and can reach."""
     made = Path(tempfile.mkdtemp(prefix="metier-user-", dir="/tmp"))
     os.chown(made, int(NOBODY), int(NOBODY))
     yield made

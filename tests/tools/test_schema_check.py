@@ -1,4 +1,4 @@
-"""Schemas are judged as `jsonschema` judges them, whether or not it had to be loaded."""
+"""Schemas are evaluated like by `jsonschema`, whether or not it is loaded."""
 
 from typing import Any
 

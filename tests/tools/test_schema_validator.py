@@ -1,4 +1,4 @@
-"""Schemas of others: matched with RE2, checked in bounded work, and otherwise judged as `jsonschema` judges them."""
+"""Foreign schemas: matched with RE2, checked in bounded time, otherwise evaluated like by `jsonschema`."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ def test_value_validity_matches_the_library(schema: dict[str, Any]) -> None:
 
 
 def nest_doubly(levels: int) -> dict[str, Any]:
-    """Each definition refers to the next one twice: the last is reached in 2 to the power of `levels` ways."""
+    """Build definitions that refer to the next one twice: the last has 2 to the power of `levels` paths."""
     defs = {f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)}
     return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{levels}": {"minimum": 0}}}
 

@@ -1,4 +1,4 @@
-"""Paths lead nowhere but beneath the roots, however they are written and whatever happens meanwhile."""
+"""Paths cannot leave the roots, in any spelling and despite concurrent changes."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ OPENERS = [open_by_walking, *([open_by_kernel] if choose_opener() is open_by_ker
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A workspace with good files, beside it a secret, and links of every kind between them."""
+    """A workspace with valid files, a secret next to it, and links of every kind."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_bytes(SECRET)
     (tmp_path / "workspace-evil").mkdir()
@@ -239,7 +239,7 @@ def test_random_paths_do_not_reach_outside_files(scope: Scope, tree: Path, path:
 
 @pytest.fixture
 def flipping(tree: Path) -> Iterator[Path]:
-    """A folder that is a folder with a good file one moment, and a link to the outside the next."""
+    """A folder that alternates with a link to the outside."""
     good, bad, name = tree / "good", tree / "bad", tree / "flip"
     good.mkdir()
     (good / "secret.txt").write_bytes(b"inside")

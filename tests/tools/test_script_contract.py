@@ -1,4 +1,4 @@
-"""Names and arguments of scripts: what is accepted has one form, everything else is refused."""
+"""Names and arguments of scripts: accepted ones have one form, others are rejected."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A script's environment: its own packages, from the agent's index, and nothing that it could choose itself."""
+"""A script's environment: its own packages from the agent's index, without its influence."""
 
 import hashlib
 import io
@@ -33,7 +33,7 @@ print(json.dumps([greeting.VERSION, sys.prefix != sys.base_prefix]))
 
 
 class Lab:
-    """One skill with one script, and a folder of wheels in place of an index."""
+    """One skill with one script, and a folder of wheels as index."""
 
     def __init__(self, folder: Path) -> None:
         self.skill = folder / "notes"
@@ -78,7 +78,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def write_wheel(folder: Path, version: str) -> str:
-    """A pure Python wheel with one module; returns its hash."""
+    """Write a pure Python wheel with one module and return its hash."""
     folder.mkdir(exist_ok=True)
     path = folder / f"greeting-{version}-py3-none-any.whl"
     info = f"greeting-{version}.dist-info"

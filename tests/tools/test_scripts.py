@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(frozen=True)
 class Lab:
-    """Skills on disk, and the three tools over them as a run has them."""
+    """Skills on disk, and the three tools like in a run."""
 
     folder: Path
 
@@ -262,7 +262,7 @@ UNDER_WAY = 'open("../under way", "w").close()\n'
 
 
 async def run_too_long(run: Callable[[], Awaitable[dict[str, Any]]], under_way: Path) -> dict[str, Any]:
-    """Run a script; when it says that it is under way, its minute is up."""
+    """Run a script whose time limit passes when it reports that it started."""
     answers: list[dict[str, Any]] = []
 
     async def collect() -> None:
@@ -309,7 +309,7 @@ time.sleep(600)
 
 
 def find_processes(word: str) -> list[str]:
-    """Command lines that have this word in them."""
+    """Return command lines that contain this word."""
     found: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -514,7 +514,7 @@ def test_the_three_tools_cost_fewer_than_700_tokens_of_context(lab: Lab) -> None
 async def test_the_hashed_script_runs_even_if_the_file_is_swapped(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the check of the bytes and their start there is no moment in which others can be put in place."""
+    """The bytes cannot be swapped between their check and their start."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     good = "import json, text\nprint(json.dumps(text.TEXT))\n"

@@ -1,4 +1,4 @@
-"""Reading a line for the shell: what is accepted means to bash what it means here, the rest is named."""
+"""Parsing shell lines: accepted ones mean the same to bash, others are named."""
 
 import os
 import select
@@ -43,7 +43,7 @@ FRAGMENTS = (
 
 
 class Bash:
-    """One bash for many texts."""
+    """One bash process for many texts."""
 
     def __init__(self) -> None:
         readable, writable = os.pipe()
@@ -59,7 +59,7 @@ class Bash:
         self._rest = b""
 
     def split(self, text: str) -> list[tuple[str, ...]]:
-        """The words of every program that the text calls, in any order."""
+        """Return the words of every program called in the text, in any order."""
         assert self._process.stdin is not None
         self._process.stdin.write(text.encode() + b"\0")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""No command gives a file the rights of its owner, in whatever spelling and through whatever program."""
+"""No command sets setuid or setgid, in any spelling and through any program."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Command lines on each platform: words stay as they are, and nothing escapes its quotes."""
+"""Command lines on each platform: words are kept, and nothing escapes its quotes."""
 
 import pytest
 from hypothesis import given
@@ -56,7 +56,7 @@ def test_a_redirection_unsupported_by_powershell_is_rejected() -> None:
 
 
 def unquote_powershell(literal: str) -> str:
-    """As PowerShell reads a literal in single quotes: any of its quotes ends it, two of them are one."""
+    """Unquote like PowerShell's single-quoted literals: any of its quotes ends it, two of them are one."""
     quotes = "'\u2018\u2019\u201a\u201b"
     assert literal[0] in quotes
     assert literal[-1] in quotes

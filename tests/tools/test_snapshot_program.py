@@ -1,4 +1,4 @@
-"""The git of a run's snapshots is looked for once, and again when it is gone or PATH is another one."""
+"""The git of a run's snapshots is searched for once, and again after it is removed or PATH changes."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Snapshots see every change of content, name and mode, also within one second, and ask git little where none is."""
+"""Snapshots detect every change of content, name and mode, even within one second, with few git calls."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def _count_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A git that adds a line to the file for each call."""
+    """Install a git that adds a line to the file per call."""
     folder.mkdir()
     calls = folder / "calls"
     program = folder / "git"

@@ -1,4 +1,4 @@
-"""The lock of a wrapper: held from before it exists until it has ended, so that nobody judges its notes too early."""
+"""The lock of a wrapper is held from before its start to its end, so that its notes are not read early."""
 
 import os
 import sys

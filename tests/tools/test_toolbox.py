@@ -1,4 +1,4 @@
-"""The one way to call a tool: checked before and after, and never a crash."""
+"""The toolbox: calls are validated before and after, and never crash."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ INFO = ToolInfo(
 
 @dataclass
 class Search:
-    """A tool that does what a test tells it to."""
+    """A scripted tool."""
 
     info: ToolInfo = INFO
     output: JsonValue = field(default_factory=list[JsonValue])

@@ -1,4 +1,4 @@
-"""The inside of a worker process, without the process: import, description, calls and the shape of answers."""
+"""A toolset worker without its process: import, description, calls and the shape of answers."""
 
 from collections.abc import Mapping
 from datetime import date

@@ -1,4 +1,4 @@
-"""Toolsets of skills: loaded in a process of their own, called through the toolbox."""
+"""Toolsets of skills: loaded in their own process, called through the toolbox."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""WebFetch reaches the public internet and nothing else, however an address is spelled or a server answers."""
+"""WebFetch reaches only the public internet, for any spelling of an address and any server answer."""
 
 import gzip
 import ssl
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 
 class Server:
-    """Answers what the test tells it to, and keeps the hosts it was asked for."""
+    """A scripted server that records the requested hosts."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -69,7 +69,7 @@ def server() -> Iterator[Server]:
 
 
 class Names:
-    """A name server whose answers change from one question to the next; the last one stays."""
+    """A resolver whose answers change with each query; the last one is repeated."""
 
     def __init__(self, **answers: Sequence[str]) -> None:
         self._answers = {name.replace("_", "."): list(found) for name, found in answers.items()}

@@ -1,4 +1,4 @@
-"""Write puts a whole file in place or nothing, and a crash at any moment can be judged afterwards."""
+"""Write replaces a file atomically, and a crash at any point can be evaluated afterwards."""
 
 import hashlib
 import os

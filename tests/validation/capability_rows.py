@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a line of the table is a line of the output
-"""The table of problems: contracts of skills that can be called, and the code behind them."""
+"""The table of problems: contracts of callable skills, and the code behind them."""
 
 from problem_row import GOOD_SKILL, Row, skill
 

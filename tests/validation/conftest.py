@@ -1,4 +1,4 @@
-"""Lets the tests of this folder share the table of problems and the model servers of the command-line tests."""
+"""Make the table of problems and the model servers of the command-line tests importable."""
 
 import sys
 from pathlib import Path

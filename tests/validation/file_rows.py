@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a line of the table is a line of the output
-"""The table of problems: the files beside the definitions."""
+"""The table of problems: other files."""
 
 from problem_row import Row, access, agent, servers
 

@@ -1,4 +1,4 @@
-"""A row of the table of problems: what a project holds, and what is said about it. Nothing here runs anything."""
+"""A row of the table of problems: the contents of a project and the expected messages. Nothing here runs anything."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def skill(front: str, body: str = "") -> dict[str, str | bytes]:
 
 
 def shared(text: str | bytes) -> dict[str, str | bytes]:
-    """A skill in a folder that is shared with other tools: what can be used of it is used."""
+    """Return a skill in a folder shared with other tools, where usable parts are used."""
     return {SHARED: text}
 
 

@@ -1,4 +1,4 @@
-"""The tokens of a request as it is sent: messages and tool descriptors of whole runs, counted by a real tokenizer."""
+"""The tokens of sent requests: messages and tool descriptors of complete runs, counted by a real tokenizer."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def load_tokenizer() -> Tokenizer:
 
 
 def count_tokens(body: Mapping[str, Any]) -> int:
-    """Braces, quotes and keys included, so that no vendor's rendering of the tools is longer."""
+    """Count tokens with braces, quotes and keys, as an upper bound for every vendor."""
     sent = {key: value for key, value in body.items() if key in SENT}
     text = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
     # The path of the test's folder is as long as the machine makes it.
@@ -95,7 +95,7 @@ def test_no_line_of_a_script_is_ever_in_a_request(folder: Path, monkeypatch: pyt
 
 
 def use_skills(skills: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The bodies of a run in which the model puts the skills in charge, one after the other."""
+    """Return the request bodies of a run in which the model activates the skills one by one."""
     monkeypatch.setenv("AGENT_SKILLS", skills)
     script = (*(calls("use_skill", skill=name) for name in skills.split(",")), calls("finish", result="Done"))
     with running_model(ModelServer(script=list(script))) as model:
@@ -107,7 +107,7 @@ def use_skills(skills: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 def _texts(value: JsonValue) -> str:
-    """Every text in a body, as the model reads it."""
+    """Return every text in a body from the model's view."""
     match value:
         case str():
             return value

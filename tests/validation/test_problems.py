@@ -1,4 +1,4 @@
-"""Every class of problem that `agent validate` knows: exact file, line and sentence, in one table.
+"""Every class of problem of `agent validate`: exact file, line and message, in one table.
 
 A code in the source without a row here fails the last test.
 """
@@ -109,5 +109,5 @@ def _text(node: ast.expr) -> str:
 
 
 def _is_sentence(node: ast.expr) -> bool:
-    """The second of a pair of code and message."""
+    """Return whether the string is the message in a pair of code and message."""
     return " " in _text(node) and _text(node)[:1].isupper()

@@ -1,4 +1,4 @@
-"""Texts that try to run, to fetch or to fake something when a page shows them. None of them may, anywhere."""
+"""Texts that try to run, fetch or fake something on a page. None of them may succeed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Records for a view: payloads with numbers and times, as a run would write them."""
+"""Records for a view: payloads with numbers and times, like in a run."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -24,5 +24,5 @@ def record(payload: Payload, *, seq: int = 1, run_id: str = "r1", turn: int = 0,
 
 
 def records(payloads: Iterable[Payload], *, run_id: str = "r1") -> list[EventRecord]:
-    """One a second."""
+    """Build one record per second."""
     return [record(payload, seq=number, run_id=run_id) for number, payload in enumerate(payloads, start=1)]

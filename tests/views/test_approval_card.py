@@ -1,4 +1,4 @@
-"""A call that waits for a decision, as a person reads it."""
+"""The card of a pending approval."""
 
 import pytest
 from pydantic import JsonValue

@@ -1,4 +1,4 @@
-"""A view is a fold of events: the same live and from the log, one item per step, every event has its place."""
+"""A view is a fold of events: equal live and from the log, one item per step, a place for every event."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ PAID = replace(META, input_tokens=1200, cached_tokens=900, output_tokens=40, cos
 
 
 class _Newer(Payload, frozen=True, kw_only=True):
-    """An event of which this version has no words."""
+    """An event type unknown to this version."""
 
     event_type = "newer"
     message: str

@@ -17,7 +17,7 @@ ALLOWED = ELEMENTS | {"a", "br", "span"}
 
 
 class Elements(HTMLParser):
-    """Collects every element and attribute that a browser would see."""
+    """A parser that collects every element and attribute."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The waterfall of a run: what is a row, where its bar stands, and what becomes of idle time."""
+"""The waterfall of a run: rows, bar positions, and idle time."""
 
 from datetime import UTC, datetime, timedelta
 

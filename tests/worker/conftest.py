@@ -1,4 +1,4 @@
-"""Workers that are real processes, and a broker of their own."""
+"""Workers as real processes, and a private broker."""
 
 import sys
 from collections.abc import Generator
@@ -36,6 +36,6 @@ def redis_server() -> Generator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Generator[RabbitServer]:
-    """One for all tests of a process: it takes seconds to start. Each test has a queue of its own."""
+    """A node for all tests of a process, because it starts slowly. Each test has its own queue."""
     with run_rabbitmq() as server:
         yield server

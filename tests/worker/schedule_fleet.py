@@ -1,6 +1,6 @@
-"""Two processes that fire schedules and die at random moments around a due time; each that dies is replaced.
+"""Two processes that fire schedules, die at random around due times, and are replaced.
 
-`python schedule_fleet.py FOLDER` loads everything once and forks. The clock of all of them is the file `clock`.
+`python schedule_fleet.py FOLDER` loads everything once and forks. The file `clock` is their common clock.
 """
 
 import os
@@ -33,7 +33,7 @@ DEATH = 0.06
 
 
 class FileClock:
-    """Wall time as the test wants it; all processes see the same."""
+    """A wall clock controlled by the test and shared by all processes."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -52,7 +52,7 @@ def set_clock(folder: Path, moment: datetime) -> None:
 
 
 def build_host(folder: Path) -> Host:
-    """The runs are in a file of the folder, or in the database whose address is in its file `database`."""
+    """Build the host with a store in the folder, or in the database whose URL is in its file `database`."""
     database = folder / "database"
     url = database.read_text(encoding="utf-8") if database.exists() else ""
     return Host(
@@ -74,7 +74,7 @@ def maybe_die(folder: Path) -> None:
 
 
 class MortalSchedules:
-    """Dies before and after what a process does around a due time."""
+    """A scheduler that dies before and after its actions around a due time."""
 
     def __init__(self, inner: ScheduleStore, folder: Path) -> None:
         self.inner = inner

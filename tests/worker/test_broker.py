@@ -1,4 +1,4 @@
-"""Workers that a broker wakes up: what a message means, what becomes of a lost one, of poison, of one too many."""
+"""Workers notified by a broker: the meaning of messages, and lost, poisonous and duplicate ones."""
 
 import signal
 import time
@@ -81,7 +81,7 @@ async def test_a_message_delivered_ten_times_starts_one_run(
 
 
 async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
-    """The step is one that may be repeated, and ends the process that does it; nobody asks the broker how often."""
+    """The step is repeatable and ends its process; the broker's delivery count is not used."""
     options = QUICK.model_copy(update={"max_attempts": 3})
     load = build_load(tmp_path, redis_server, poisoned=True, worker=options)
     async with open_runtime(build_host(load)) as runtime:
@@ -109,7 +109,7 @@ async def test_a_run_over_its_time_limit_ends_as_timeout(tmp_path: Path, crew: C
 async def test_a_step_that_ignores_its_timeout_is_killed_with_all_its_processes(
     *, tmp_path: Path, crew: Crew, redis_server: RedisServer, hang: str
 ) -> None:
-    """The run's own limit cannot reach it: an exception does, some seconds later, or the end of its process."""
+    """The run's own limit has no effect on it; an exception some seconds later or the end of its process does."""
     options = QUICK.model_copy(update={"timeout_seconds": 1.0, "lease_seconds": 300.0})
     load = build_load(tmp_path, redis_server, hang=hang, worker=options)
     async with open_runtime(build_host(load)) as runtime:
@@ -126,7 +126,7 @@ async def test_a_step_that_ignores_its_timeout_is_killed_with_all_its_processes(
 
 
 def find_left(load: Load) -> list[str]:
-    """The processes of a step that are still there."""
+    """Return the remaining processes of a step."""
     file = load.effects / "pids"
     pids = file.read_text("utf-8").split() if file.exists() else []
     return [pid for pid in pids if Path("/proc", pid).exists()]

@@ -1,6 +1,6 @@
-"""Workers, database and broker die again and again; every run completes, and nothing happens twice.
+"""Workers, database and broker are killed repeatedly; every run completes, and no effect is repeated.
 
-The whole size, 4 workers and 200 runs with a kill every two seconds, is for `METIER_CHAOS_ALL=1`.
+`METIER_CHAOS_ALL=1` runs the full size: 4 workers and 200 runs with a kill every two seconds.
 """
 
 import os
@@ -42,7 +42,7 @@ SIZE = WHOLE if os.environ.get("METIER_CHAOS_ALL") else SMALL
 
 
 class Storm:
-    """Kills a worker at every stroke, the database at a third of the way, the broker at two thirds."""
+    """A process that kills a worker at every tick, the database after a third, the broker after two thirds."""
 
     def __init__(self, crew: Crew, load: Load, servers: tuple[PostgresServer, RedisServer]) -> None:
         self.kills = 0
@@ -70,14 +70,14 @@ class Storm:
         return self._restarts == 2 and self.kills > 0
 
     def _kill(self) -> None:
-        """The whole worker, or only its first process: the others then have to notice."""
+        """Kill a whole worker, or only its first process, which the others must notice."""
         victim = self._alive.pop(self._random.randrange(len(self._alive)))
         self._crew.signal(victim, signal.SIGKILL, whole_group=bool(self.kills % 3))
         self.kills += 1
         self._alive.append(self._start())
 
     def _start(self) -> int:
-        """A worker, in a folder of its own where effects are counted elsewhere: as on another machine."""
+        """Start a worker, in its own folder like on another machine if effects are counted elsewhere."""
         self._started += 1
         if not self._load.effects_folder:
             return self._crew.start(self._load)
@@ -91,7 +91,7 @@ def count_ended(rows: list[RunRow]) -> int:
 
 
 async def describe_unfinished(runtime: Runtime) -> list[str]:
-    """Status, lease and last entries of each run that has not completed."""
+    """Return status, lease and last entries of each unfinished run."""
     lines: list[str] = []
     for row in await runtime.store.list_runs(limit=1000):
         if row.status != "completed":
@@ -101,7 +101,7 @@ async def describe_unfinished(runtime: Runtime) -> list[str]:
 
 
 async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int]:
-    """Number of completed runs, and of questions about interrupted steps."""
+    """Wait for the runs and return the numbers of completed runs and interrupted steps."""
     deadline = time.monotonic() + SIZE.longest_seconds
     asked, ended = 0, 0
     while (ended < SIZE.runs or not storm.is_over) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""A run that cannot be read is parked with a sentence: it neither occupies workers for ever nor stops the others."""
+"""An unreadable run is paused with a message and blocks neither workers nor other runs."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ async def test_a_paused_run_that_was_damaged_does_not_stop_the_sweep(tmp_path: P
 
 
 class Contended(StoreWrapper):
-    """Another slot claims every run as soon as its lease is released."""
+    """A store in which another slot claims every run as soon as its lease is released."""
 
     @override
     async def release_lease(self, lease: Lease) -> None:
@@ -104,7 +104,7 @@ async def test_damage_is_handled_by_the_next_worker_that_claims_the_run(tmp_path
 
 
 class Unreadable(StoreWrapper):
-    """Fails in a way that no part of the program expects, before a try can be written down."""
+    """A store that fails unexpectedly before an attempt can be recorded."""
 
     tries = 0
 

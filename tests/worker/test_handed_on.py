@@ -1,4 +1,4 @@
-"""Runs that are left to workers and hand work on: whoever drives the one sees the other through, whoever dies."""
+"""Delegating runs in the queue: the driver of a parent also completes its child, despite kills."""
 
 import signal
 from pathlib import Path
@@ -38,7 +38,7 @@ def find_child(rows: list[RunRow]) -> RunRow | None:
 
 
 async def wait_for_child(runtime: Runtime, load: Load) -> None:
-    """Until what was handed on is under way, and has done something."""
+    """Wait until the child run is in progress and had an effect."""
 
     def is_at_work(rows: list[RunRow]) -> bool:
         child = find_child(rows)

@@ -1,4 +1,4 @@
-"""Workers that RabbitMQ wakes up. Where a test turns the sweep off, only the broker can bring a message back."""
+"""Workers notified by RabbitMQ. If a test disables the sweep, only the broker can redeliver a message."""
 
 import signal
 from collections.abc import Callable
@@ -102,7 +102,7 @@ async def test_a_killed_and_restarted_node_loses_no_run(
 async def test_a_run_longer_than_the_rabbitmq_ack_timeout_ends_once_and_the_worker_stays(
     tmp_path: Path, crew: Crew
 ) -> None:
-    """A message that is not acknowledged in time costs its channel; by default after half an hour."""
+    """An unacknowledged message closes its channel after a timeout, half an hour by default."""
     with run_rabbitmq({"consumer_timeout": 1000, "channel_tick_interval": 500}) as server:
         load = build_load(tmp_path, server, turns_per_task=100).model_copy(update={"reply_seconds": 1.0})
         async with open_runtime(build_host(load)) as runtime:

@@ -1,4 +1,4 @@
-"""Schedules are fired once per due time, whichever process sees it, whoever dies, whatever the clock does."""
+"""Schedules fire once per due time, for any process, kill and clock jump."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ async def read_firings(runtime: Runtime) -> list[Firing]:
 
 
 async def wait_until_started(runtime: Runtime, due_at: datetime) -> None:
-    """Every schedule has a run for the due time. Then these runs end, so that the next ones do not overlap."""
+    """Wait until every schedule has a run for the due time, then end these runs to avoid overlap."""
     with anyio.fail_after(90):
         while True:
             found = [firing for firing in await read_firings(runtime) if firing.due_at == due_at]
@@ -69,7 +69,7 @@ async def test_due_times_are_fired_once_each_on_postgresql(tmp_path: Path, postg
 
 
 async def check_due_times(tmp_path: Path, rounds: int) -> None:
-    """Two processes, killed around due times, and a clock that jumps an hour: each due time starts one run."""
+    """Kill two processes around due times while the clock jumps an hour: each due time starts one run."""
     set_clock(tmp_path, BEGIN)
     async with open_runtime(build_host(tmp_path)) as runtime:
         for number in range(SCHEDULES):

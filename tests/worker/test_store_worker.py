@@ -1,4 +1,4 @@
-"""Workers without a broker: they claim runs from the store, on SQLite as on PostgreSQL."""
+"""Workers without a broker claim runs from the store, on SQLite and PostgreSQL."""
 
 import signal
 from pathlib import Path

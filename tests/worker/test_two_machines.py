@@ -1,4 +1,4 @@
-"""Two machines that share nothing but PostgreSQL: each has its own folders, and the worker is on the other one."""
+"""Two machines that share only PostgreSQL: each has its own folders, and the worker is on the other one."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def build_machines(folder: Path, url: str, *, reply_seconds: float) -> tuple[Load, Load]:
-    """Here a person sits, there a worker works."""
+    """Build the machine of the user and that of the worker."""
     load = Load(folder=str(folder / "here"), steps=4, reply_seconds=reply_seconds, database_url=url, worker=QUICK)
     return load, load.model_copy(update={"folder": str(folder / "there")})
 
@@ -36,7 +36,7 @@ def build_environ(load: Load) -> dict[str, str]:
 
 
 async def type_in(load: Load, *command: str) -> tuple[int, str, str]:
-    """The `agent` command of a machine: its exit code and what it says."""
+    """Run the `agent` command of a machine and return exit code and output."""
     done = await anyio.run_process([AGENT, *command], cwd=load.folder, env=build_environ(load), check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -80,7 +80,7 @@ async def test_a_canceled_run_is_ended_by_the_next_process_that_claims_it(
 
 
 def find_told(lines: Iterable[str]) -> list[tuple[int, str]]:
-    """The events that a journal tells, of which each has the number of its entry."""
+    """Return the events of a journal with the numbers of their entries."""
     records = [parse_record(line) for line in lines]
     return [(record.entry, record.event_type) for record in records if record.entry]
 

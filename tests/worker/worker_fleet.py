@@ -21,7 +21,7 @@ MAX_RUNS = 1000
 
 
 async def leave_runs(runtime: Runtime, load: Load, count: int) -> list[str]:
-    """Begin so many, and tell the workers."""
+    """Queue this number of runs and notify the workers."""
     queue = load.worker.queue
     run_ids = [(await submit(runtime, RunRequest(task="go"), queue=queue)).run_id for _ in range(count)]
     tell_workers(runtime, load, run_ids)
@@ -29,7 +29,7 @@ async def leave_runs(runtime: Runtime, load: Load, count: int) -> list[str]:
 
 
 def tell_workers(runtime: Runtime, load: Load, run_ids: list[str]) -> None:
-    """As a command does after it has left something to workers."""
+    """Notify the workers like a command that queued work."""
     broker = find_broker(load.worker, runtime.host.environ)
     if broker is not None:
         with contextlib.suppress(BrokerUnavailable):
@@ -38,7 +38,7 @@ def tell_workers(runtime: Runtime, load: Load, run_ids: list[str]) -> None:
 
 
 async def answer_doubts(runtime: Runtime, load: Load) -> int:
-    """Look at what is there, and say whether steps in doubt were done."""
+    """Answer questions about unknown outcomes after checking the effects."""
     answered: list[str] = []
     for row in await runtime.store.list_runs(status="paused", limit=MAX_RUNS):
         answer = settle(load, await runtime.read(row.run_id))
@@ -58,7 +58,7 @@ async def answer_doubts(runtime: Runtime, load: Load) -> int:
 async def wait_for_rows(
     runtime: Runtime, is_enough: Callable[[list[RunRow]], bool], *, seconds: float, load: Load | None = None
 ) -> list[RunRow]:
-    """The rows as soon as they are as wanted, or when the time is over."""
+    """Return the rows as soon as they match, or at the timeout."""
     deadline = time.monotonic() + seconds
     while True:
         if load is not None:
@@ -74,11 +74,11 @@ def is_all(status: str) -> Callable[[list[RunRow]], bool]:
 
 
 async def find_untidy(runtime: Runtime, run_ids: list[str]) -> list[str]:
-    """Runs whose journal does not fold to an end, or has a hole."""
+    """Return runs whose journal does not fold to an end or has a gap."""
     return [run_id for run_id in run_ids if (await runtime.read(run_id)).phase not in FINAL]
 
 
 async def read_pause(runtime: Runtime, run_id: str) -> str:
-    """The reason that a run is paused for; empty where it is not."""
+    """Return the pause reason of a run; empty if it is not paused."""
     pause = (await runtime.read(run_id)).pause
     return pause.reason if pause else ""
