@@ -34,4 +34,4 @@ def test_every_command_of_the_page_succeeds_with_the_shown_output(
 def test_two_workers_of_the_guide_can_share_a_database(folders: tuple[Path, Path], postgres_url: str) -> None:
     addresses = {"postgresql://agent@db.example.org/agent": postgres_url}
 
-    assert read_through(DOCS / "how-to/fleet.md", Reader(*folders, addresses=addresses)) == 9
+    assert read_through(DOCS / "how-to/fleet.md", Reader(*folders, addresses=addresses)) == 16

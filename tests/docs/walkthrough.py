@@ -152,15 +152,19 @@ def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Generato
         # Drain further output, so that the program never blocks on a full pipe.
         drain = threading.Thread(target=process.stdout.read)
         drain.start()
+        is_killed = False
         try:
             yield
         finally:
+            is_killed = process.poll() == -signal.SIGKILL  # by a command of the page
             process.send_signal(signal.SIGTERM)
             watchdog = threading.Timer(MAX_SECONDS, process.kill)
             watchdog.start()
             drain.join()
             watchdog.cancel()
-    assert process.returncode == 0, f"$ {command}\nended with exit code {process.returncode}"
+    assert process.returncode == (-signal.SIGKILL if is_killed else 0), (
+        f"$ {command}\nended with exit code {process.returncode}"
+    )
 
 
 def _escape(text: str) -> str:
