@@ -63,7 +63,9 @@ async def test_each_failure_has_a_reason_and_a_hint(tmp_path: Path) -> None:
         "The old text occurs 2 times, on lines 2, 5. Give more of the text around it, or set replace_all"
     )
     assert "the nearest is line 4: 'def second():'" in await bench.error(edit, path="a.py", old="def secnd():", new="x")
-    assert "line 1 matches its first line" in await bench.error(edit, path="a.py", old="def first():\n  return", new="x")
+    assert "line 1 matches its first line" in await bench.error(
+        edit, path="a.py", old="def first():\n  return", new="x"
+    )
     assert "Use Write" in await bench.error(edit, path="none.py", old="a", new="b")
     assert "are the same" in await bench.error(edit, path="a.py", old="def", new="def")
     assert "is empty" in await bench.error(edit, path="a.py", old="", new="b")
