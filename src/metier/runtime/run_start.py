@@ -148,7 +148,7 @@ async def build_foreign_run(agent: ResolvedAgent, store: Store, *, folder: Path,
     if started.worktree is not None:
         raise UsageError(
             f"Run {folder.name!r} works in a worktree of the host that it was started on",
-            hint="Go on with it there, or look at it with `agent runs show`",
+            hint="Continue it there, or show it with `agent runs show`",
         )
     order = started.order
     task_id = (order.task_id or order.step_of) if order is not None else ""
