@@ -102,6 +102,7 @@ def test_worktree_with_unreadable_changes_is_kept_until_its_run_is_deleted(
     (worktree,) = find_worktrees(workspace)
     snapshots = worktree / "snapshots"
     for file in [file for file in snapshots.rglob("*") if file.is_file()]:
+        file.unlink()  # git writes its objects read-only
         file.write_bytes(b"damaged")
 
     assert workspace.agent("runs", "cancel", "latest") == 0

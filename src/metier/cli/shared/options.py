@@ -20,7 +20,8 @@ SkillsDir = Annotated[
     typer.Option("--skills-dir", help="Skills folder with top priority, instead of skills.dir."),
 ]
 AllSkills = Annotated[bool, typer.Option("--all", help="Include disabled skills.")]
-Config = Annotated[Path | None, typer.Option("--config", help="Settings file.")]
+# Unreadable files are reported by the reader of the settings, like all their other problems.
+Config = Annotated[Path | None, typer.Option("--config", readable=False, help="Settings file.")]
 Output = Annotated[
     # Repeated here, because help would show the name of the type instead of its values.
     Literal["text", "json", "stream-json"],
