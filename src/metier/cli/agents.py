@@ -9,7 +9,7 @@ import typer
 from msgspec import Struct, to_builtins
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, Config, SkillsDir
+from metier.cli.shared.options import AsJson, Config, SkillsDir, build_group
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.agent import FILE_NAME, AgentDefinition, AgentReading, load_agent
 from metier.definitions.names import fold_id
@@ -20,13 +20,7 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
 from metier.runtime.workspace.listed import list_definitions, list_duplicates
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="List and show agents.",
-)
+app = build_group("List and show agents.")
 
 
 class _Row(Struct, frozen=True):

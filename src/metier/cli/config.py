@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from metier.cli.setting_change import Mine, change_setting, report_change
 from metier.cli.shared.context import current_file, current_settings
 from metier.cli.shared.new_file import write_new_file
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
@@ -20,13 +20,7 @@ from metier.settings.setting_values import Shown, get_value, render_value, show_
 from metier.settings.template import build_schema, render_template
 from metier.skills.trust.workspace_trust import list_agent_files
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Create, change and show settings.",
-)
+app = build_group("Create, change and show settings.")
 
 type Tree = dict[str, Shown | Tree]
 

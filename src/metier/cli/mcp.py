@@ -12,7 +12,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
 from metier.definitions.files.whole_file import replace_file
@@ -127,13 +127,7 @@ def _read_pairs(given: Pairs) -> dict[str, str]:
     return pairs
 
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Manage MCP servers, or serve this workspace.",
-)
+app = build_group("Manage MCP servers, or serve this workspace.")
 _SHOWN_CHARACTERS = 100
 _ENCLOSURES = {
     "http": "remote server: nothing is started here",

@@ -9,7 +9,7 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
 from metier.runtime.host import Host
@@ -19,13 +19,7 @@ from metier.runtime.notify.delivery import deliver_due, describe
 from metier.runtime.runs import open_runtime
 from metier.store.outbox import OutboxRow
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="List and send notifications.",
-)
+app = build_group("List and send notifications.")
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number, newest first.")]
 
 

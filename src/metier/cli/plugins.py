@@ -7,19 +7,13 @@ import typer
 from msgspec import Struct, to_builtins
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.names import PLUGIN
 from metier.plugins.lifecycle import Plugins, list_entry_points
 from metier.runtime.workspace.plugins import get_plugins
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="List installed plugins.",
-)
+app = build_group("List installed plugins.")
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -35,11 +29,6 @@ class Row(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     prompt_layers: tuple[str, ...] = ()
     subscribers: int = 0
-
-
-@app.callback()
-def plugins() -> None:
-    """List installed plugins."""
 
 
 @app.command("list")

@@ -17,7 +17,7 @@ from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
 from metier.cli.skill.workspace_skills import open_catalog, open_places
 from metier.definitions.policy_file import read_policy_file
@@ -33,13 +33,7 @@ from metier.runtime.workspace.policy import build_definition_policy, build_rules
 from metier.runtime.workspace.skill_catalog import get_skills
 from metier.tools.toolbox import Toolbox
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Explain and backtest permission rules.",
-)
+app = build_group("Explain and backtest permission rules.")
 
 Root = Annotated[Path | None, typer.Option("--root", help="Base of relative paths. Default: the workspace.")]
 _MARKDOWN = ".md"

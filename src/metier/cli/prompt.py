@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from pydantic import JsonValue
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
 from metier.context.provenance import Difference
 from metier.errors import UsageError
@@ -20,18 +20,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.plugins import using_plugins
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show the prompt sent to the model.",
-)
-
-
-@app.callback()
-def prompt() -> None:
-    """Show the prompt sent to the model."""
+app = build_group("Show the prompt sent to the model.")
 
 
 @app.command()

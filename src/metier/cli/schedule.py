@@ -10,7 +10,7 @@ import typer
 
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import notify_workers
-from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.task.command import parse_inputs
 from metier.definitions.schedule import build_schedule
@@ -33,13 +33,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.schedules import Firing
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Manage scheduled runs.",
-)
+app = build_group("Manage scheduled runs.")
 
 Name = Annotated[str, typer.Argument(help="Schedule name.")]
 

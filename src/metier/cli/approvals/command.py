@@ -12,7 +12,7 @@ from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import open_runs
-from metier.cli.shared.options import AsJson, CommandGroup, Config, get_server_url
+from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError
 from metier.ids import get_user
@@ -21,13 +21,7 @@ from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.run_access import ContinuedRun
 from metier.store.base import ApprovalAttempt
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="List and show approvals.",
-)
+app = build_group("List and show approvals.")
 
 app.registered_commands += listing.registered_commands
 

@@ -7,7 +7,7 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, get_server_url
+from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import JsonList, warn_line, write_line
 from metier.runtime import run_store
 from metier.telemetry.excerpt import one_line
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 _SHOWN = 80
 
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-@app.callback()
-def _group() -> None:  # makes `list` a subcommand
-    return None
+app = build_group()
 
 
 @app.command("list")

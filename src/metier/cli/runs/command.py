@@ -24,12 +24,12 @@ from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import build_local_runs, open_runs
 from metier.cli.shared.options import (
     AsJson,
-    CommandGroup,
     Config,
     Events,
     IncludePartial,
     RunName,
     Verbose,
+    build_group,
     check_partial,
     get_server_url,
 )
@@ -63,13 +63,7 @@ from metier.views.painter import build_painter
 from metier.views.run_view import RunView
 from metier.views.user_question import UserQuestion
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="List, show, watch and manage runs.",
-)
+app = build_group("List, show, watch and manage runs.")
 
 app.registered_commands += listing.registered_commands
 app.command("export")(export)

@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, get_server_url
+from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import JsonList, write_line
 from metier.decisions import TaskState
 from metier.definitions.reader import join_words
@@ -29,12 +29,7 @@ MAX_RUNS = 1_000_000_000
 _TASK_WIDTH = 60
 
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-@app.callback()
-def _group() -> None:  # makes `list` a subcommand
-    return None
+app = build_group()
 
 
 @app.command("list")

@@ -76,6 +76,19 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
+def build_group(summary: str = "") -> typer.Typer:
+    """Build a group of commands. Called without a command, it prints its help."""
+    return typer.Typer(
+        cls=CommandGroup,
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=True,
+        help=summary,
+        # Without a callback, Typer turns a group with one command into that command.
+        callback=lambda: None,
+    )
+
+
 FLAGS_WITH_VALUE = ("--dry-run", "--debug-llm")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 

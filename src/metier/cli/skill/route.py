@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
+from metier.cli.shared.options import AllSkills, AsJson, SkillsDir, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.workspace_skills import cache_folder, open_active_catalog, open_catalog, open_places
 from metier.routing.catalog import open_index
@@ -15,12 +15,7 @@ from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_requ
 from metier.routing.similar import FoundSimilar, Similarities
 from metier.routing.skill import SkillCandidate
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-@app.callback()
-def skills() -> None:
-    """Make this a group, because `agent skills route` is called without loading the other commands."""
+app = build_group()
 
 
 @app.command()

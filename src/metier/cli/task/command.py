@@ -16,7 +16,6 @@ from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.options import (
     AsJson,
     Ci,
-    CommandGroup,
     Config,
     Detach,
     Events,
@@ -24,6 +23,7 @@ from metier.cli.shared.options import (
     Quiet,
     RunCommand,
     Verbose,
+    build_group,
     check_timeout,
     get_server_url,
     split_input,
@@ -42,13 +42,7 @@ from metier.runtime.run_access import TaskRequest
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
 
-app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="List, show and run task definitions.",
-)
+app = build_group("List, show and run task definitions.")
 
 app.registered_commands += listing.registered_commands
 

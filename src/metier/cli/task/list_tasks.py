@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import typer
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, get_server_url
+from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
@@ -15,12 +14,7 @@ from metier.definitions.task import FILE_NAME, load_task
 from metier.runtime.host import Host
 from metier.runtime.workspace.listed import list_definitions, list_duplicates
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-@app.callback()
-def _group() -> None:  # makes `list` a subcommand
-    return None
+app = build_group()
 
 
 def find_tasks(host: Host) -> list[FoundDefinition]:
