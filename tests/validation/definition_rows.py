@@ -469,6 +469,35 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="placeholder without its kind",
+        files=task("inputs:\n  - name: title\n", "Write about {{title}}.\n\nUse {{ titel }} and ${{ title }}.\n"),
+        says=(
+            ".agent/tasks/t/TASK.md:6: error: '{{title}}' is not a placeholder, so the model reads it literally [placeholder] (Did you mean {{inputs.title}}?)",
+            ".agent/tasks/t/TASK.md:8: warning: '{{ titel }}' is not a placeholder, so the model reads it literally [placeholder] (Did you mean {{inputs.title}}?)",
+        ),
+    ),
+    Row(
+        name="placeholder of a step without its kind",
+        files=task("next: two.md\n", two="---\nname: Two\n---\nContinue with {{TASK.result}}.\n"),
+        says=(
+            ".agent/tasks/t/two.md:4: error: '{{TASK.result}}' is not a placeholder, so the model reads it literally [placeholder] (Did you mean {{steps.TASK.result}}?)",
+        ),
+    ),
+    Row(
+        name="name in double braces that resembles no input",
+        files=task("inputs:\n  - name: topic\n", "Write a template with {{year}} about {{inputs.topic}}.\n"),
+        says=(
+            ".agent/tasks/t/TASK.md:6: warning: '{{year}}' is not a placeholder, so the model reads it literally [placeholder] (Write {{inputs.NAME}} or {{steps.FILE.result}})",
+        ),
+    ),
+    Row(
+        name="placeholder with a capital",
+        files=task("inputs:\n  - name: topic\n", "{{Inputs.topic}}\n"),
+        says=(
+            ".agent/tasks/t/TASK.md:6: error: '{{Inputs.topic}}' is no placeholder [placeholder] (Write {{inputs.NAME}} or {{steps.FILE.result}})",
+        ),
+    ),
+    Row(
         name="placeholder in a task with another problem",
         files=task("modle: x\n", "{{inputs.x}}\n"),
         says=(

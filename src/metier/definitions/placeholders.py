@@ -9,12 +9,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metier.definitions.nearest import hint_nearest
-from metier.definitions.problems import Problem
+from metier.definitions.nearest import find_nearest, hint_nearest
+from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import TaskDefinition, TaskStep
 
 _PATTERN = re.compile(r"\{\{\s*(?:inputs\.(?P<input>[A-Za-z0-9_.-]+)|steps\.(?P<step>[^{}]+?)\.result)\s*\}\}")
-_MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
+_MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}", re.IGNORECASE)
+# `${{ … }}` belongs to other tools, such as GitHub's workflows.
+_NAMED = re.compile(r"(?<!\$)\{\{\s*(?P<name>[A-Za-z0-9_.-]+)\s*\}\}")
 
 
 class Placeholder(Struct, frozen=True):
@@ -55,8 +57,9 @@ def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
             if placeholder.name not in known:
                 problems.append(_missing(placeholder, step, task=task, known=known))
         problems += _list_misspelled(step)
+        problems += _list_incomplete(step, inputs=inputs, earlier=earlier)
     # A misspelled placeholder already explains the unused input.
-    return tuple(problems) or tuple(_list_unused(task))
+    return tuple(problems) if has_errors(problems) else (*problems, *_list_unused(task))
 
 
 def _list_unused(task: TaskDefinition) -> list[Problem]:
@@ -127,3 +130,28 @@ def _list_misspelled(step: TaskStep) -> list[Problem]:
         for match in _MEANT.finditer(step.body)
         if not _PATTERN.fullmatch(match[0])
     ]
+
+
+def _list_incomplete(step: TaskStep, *, inputs: Sequence[str], earlier: Sequence[str]) -> list[Problem]:
+    """Report names in double braces without `inputs.` or `steps.`, which reach the model as they are.
+
+    A name that is neither an input nor a step is a warning: it may belong to a template of another tool.
+    """
+    forms = {name: f"{{{{steps.{name}.result}}}}" for name in earlier}
+    forms |= {name: f"{{{{inputs.{name}}}}}" for name in inputs}
+    problems: list[Problem] = []
+    for match in _NAMED.finditer(step.body):
+        if _MEANT.fullmatch(match[0]):
+            continue
+        name = match["name"].removesuffix(".result").rpartition(".")[2]
+        nearest = find_nearest(name, forms)
+        problem = Problem(
+            severity="error" if name in forms else "warning",
+            code="placeholder",
+            message=f"{match[0]!r} is not a placeholder, so the model reads it literally",
+            file=str(step.file),
+            line=step.body_line + step.body.count("\n", 0, match.start()),
+            hint=f"Did you mean {forms[nearest]}?" if nearest else "Write {{inputs.NAME}} or {{steps.FILE.result}}",
+        )
+        problems.append(problem)
+    return problems
