@@ -73,6 +73,34 @@ def test_three_concurrent_agents_return_all_results_despite_a_failure_and_a_ques
     assert workspace.agent("replay", parked["run_id"], "--execute") == 0
 
 
+def test_json_of_a_waiting_run_counts_the_turns_of_its_children(
+    workspace: Workspace, team: RoleModel, capsys: Capture
+) -> None:
+    del team
+    workspace.agent("run", "Look around")
+    closing = capsys.readouterr().err.splitlines()
+    workspace.agent("runs", "show", "latest", "--json")
+    waiting = read_json(capsys)
+    workspace.agent("resume", waiting["run_id"], "--input", "answer=blue", "--json")
+    ended = read_json(capsys)
+
+    assert any("· 8 turns · 800 in · 80 out ·" in line for line in closing)
+    assert (waiting["turns"], waiting["usage"]) == (8, {"input_tokens": 800, "output_tokens": 80})
+    assert (ended["turns"], ended["usage"]) == (10, {"input_tokens": 1000, "output_tokens": 100})
+
+
+def test_json_of_a_waiting_task_counts_the_turns_of_its_steps(
+    workspace: Workspace, team: RoleModel, capsys: Capture
+) -> None:
+    del team
+    workspace.write(".agent/tasks/ask/TASK.md", "---\nname: Ask\nagent: asker\n---\nAsk the user.\n")
+
+    workspace.agent("task", "run", "ask", "--json")
+
+    waiting = read_json(capsys)
+    assert (waiting["status"], waiting["turns"], waiting["usage"]["input_tokens"]) == ("delegating", 1, 100)
+
+
 def test_screen_nests_steps_below_the_name_of_each_agent(
     workspace: Workspace, team: RoleModel, capsys: Capture
 ) -> None:

@@ -33,7 +33,7 @@ from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.record import build_record
 from metier.runtime.records.signatures import check_run_token
 from metier.runtime.requests import RunRequest, join_trace
-from metier.runtime.run_outcome import RunOutcome, build_outcome, last_lines, work_as_json
+from metier.runtime.run_outcome import RunOutcome, build_outcome, last_lines, totals_as_json, work_as_json
 from metier.runtime.runs import Runtime
 from metier.runtime.status import get_status
 from metier.store.base import ENDED, RUNNABLE, ApprovalAttempt, RunRow
@@ -178,6 +178,7 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         return {
             **row_as_json(row),
             **(build_record(entries, state, now=row.updated_at) if state.started else {}),
+            **totals_as_json(status.totals),
             **work_as_json(status),
             "cause": "\n".join(last_lines(status.cause)),
             "waits_for": waits,

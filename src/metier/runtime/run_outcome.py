@@ -14,9 +14,9 @@ from metier.definitions.nearest import hint_nearest
 from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import Child, RunState
 from metier.engine.state.steps import Step
-from metier.providers.facts import find_cost, load_facts
+from metier.providers.facts import load_facts
 from metier.runtime.questions.answers import ACCEPT, render_command
-from metier.runtime.status import RunStatus
+from metier.runtime.status import RunStatus, RunTotals
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.sanitize import sanitize
 from metier.values import dump_fields
@@ -108,15 +108,21 @@ def _build_document(status: RunStatus, *, folder: Path, exit_code: int) -> Docum
         "approvals": [_approval_as_json(step) for step in status.open_steps],
         "next": list(list_next(status)),
         **work_as_json(status),
-        "turns": state.total_turns,
-        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
-        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
+        **totals_as_json(status.totals),
         "paths": {
             "folder": str(folder),
             "events": str(folder / FILE_NAME),
             "record": str(folder / "run.json"),
             "artifacts": str(folder / "artifacts"),
         },
+    }
+
+
+def totals_as_json(totals: RunTotals) -> dict[str, JsonValue]:
+    return {
+        "turns": totals.turns,
+        "usage": {"input_tokens": totals.input_tokens, "output_tokens": totals.output_tokens},
+        "cost_usd": totals.known_cost_usd,
     }
 
 

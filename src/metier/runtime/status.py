@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from metier.decisions import TaskState, describe_failure, read_failure
 from metier.engine.decide import get_run_limits
@@ -15,6 +16,7 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import Step
+from metier.providers.facts import find_cost
 from metier.providers.failures import list_reasons
 from metier.store.base import RunRow, Store
 from metier.store.failures import RunUnknown
@@ -46,6 +48,20 @@ type WaitKind = Literal[
 ]
 
 
+class RunTotals(Struct, frozen=True, kw_only=True):
+    """Turns, tokens and cost of a run and its descendants so far."""
+
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    @property
+    def known_cost_usd(self) -> float | None:
+        """Return the cost; None if it is unknown."""
+        return find_cost(self.cost_usd, tokens=self.input_tokens + self.output_tokens)
+
+
 class RunStatus(Struct, frozen=True, kw_only=True):
     """The status of a run, with the descendant that waits or failed. Built by `compute_status`."""
 
@@ -61,6 +77,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     """Question of the waiting run."""
     child_statuses: Mapping[str, str] = field(default_factory=dict[str, str])
     """Index statuses of the children whose end isn't in this run's journal yet, by run ID."""
+    totals: RunTotals
 
     @property
     def run_id(self) -> str:
@@ -199,6 +216,7 @@ def compute_status(
         others=others,
         question=question,
         child_statuses=child_statuses or {},
+        totals=_count_recorded(state),
     )
 
 
@@ -209,10 +227,11 @@ async def get_status(store: Store, state: RunState, *, row: RunRow | None = None
         raise RunUnknown(
             f"There is no run {state.run_id!r}", hint="Run `agent runs list` to list the runs of this workspace"
         )
-    every = await list_all_waiting(store, state)
+    tree = await _read_tree(store, state)
+    every = _list_waiting(tree)
     waiting = _choose_waiting(every)
     children = [await store.find_run(child.run_id) for child in state.children if child.status == "pending"]
-    return compute_status(
+    status = compute_status(
         row,
         state,
         waiting=waiting,
@@ -220,6 +239,45 @@ async def get_status(store: Store, state: RunState, *, row: RunRow | None = None
         others=tuple(each for each in every if each.run_id != waiting.run_id),
         child_statuses={child.run_id: child.status for child in children if child is not None},
     )
+    return replace(status, totals=_count_all(tree))
+
+
+class _RunTree(Struct, frozen=True):
+    """A run with the child runs that its open steps wait for."""
+
+    state: RunState
+    children: tuple["_RunTree", ...] = ()
+
+
+async def _read_tree(store: Store, state: RunState) -> _RunTree:
+    ids = [request.child_run_id for _, request in list_open_delegations(state)]
+    return _RunTree(state, tuple([await _read_tree(store, await read_run(store, run_id)) for run_id in ids]))
+
+
+def _count_recorded(state: RunState) -> RunTotals:
+    """Count what the run's journal has: its own work and that of children whose end it recorded."""
+    return RunTotals(
+        turns=state.total_turns,
+        input_tokens=state.input_tokens,
+        output_tokens=state.output_tokens,
+        cost_usd=state.cost_usd,
+    )
+
+
+def _count_all(tree: _RunTree) -> RunTotals:
+    total = _count_recorded(tree.state)
+    ends = {child.run_id: child.ended for child in tree.state.children}
+    for child in tree.children:
+        spent = _count_all(child)
+        # A child that was reopened ended before, and the journal has its totals up to then.
+        before = ends.get(child.state.run_id)
+        total = RunTotals(
+            turns=total.turns + spent.turns - (before.turns if before else 0),
+            input_tokens=total.input_tokens + spent.input_tokens - (before.input_tokens if before else 0),
+            output_tokens=total.output_tokens + spent.output_tokens - (before.output_tokens if before else 0),
+            cost_usd=total.cost_usd + spent.cost_usd - (before.cost_usd if before else 0.0),
+        )
+    return total
 
 
 async def read_run(store: Store, run_id: str) -> RunState:
@@ -228,16 +286,15 @@ async def read_run(store: Store, run_id: str) -> RunState:
 
 async def list_all_waiting(store: Store, state: RunState) -> list[RunState]:
     """List the waiting runs in the order of their requests: the leaves of the tree of child runs."""
-    found: list[RunState] = []
-    is_due = False
-    for _, request in list_open_delegations(state):
-        child = await read_run(store, request.child_run_id)
-        if child.started is None:
-            is_due = True
-        elif child.phase not in FINAL:
-            found += await list_all_waiting(store, child)
+    return _list_waiting(await _read_tree(store, state))
+
+
+def _list_waiting(tree: _RunTree) -> list[RunState]:
+    open_children = [child for child in tree.children if child.state.phase not in FINAL]
+    found = [waiting for child in open_children if child.state.started is not None for waiting in _list_waiting(child)]
+    is_due = any(child.state.started is None for child in tree.children)
     # If some children have not started, or all have ended, the run itself can continue.
-    return [*found, state] if is_due or not found else found
+    return [*found, tree.state] if is_due or not found else found
 
 
 async def get_waiting(store: Store, state: RunState) -> RunState:
