@@ -246,6 +246,73 @@ async def test_the_diff_of_a_write_is_shown_and_valid_until_the_file_changes(tmp
     assert (tmp_path / "a.txt").read_text() == "new\n"
 
 
+def edit(path: str, old: str, new: str) -> ToolCall:
+    return ToolCall("Edit", {"path": path, "old": old, "new": new})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("one\none\n", "The old text occurs 2 times, on lines 1, 2"), ("two\n", "The old text is not in the file")],
+)
+async def test_an_edit_that_cannot_succeed_fails_without_a_question(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    script = (calls(edit("a.txt", "one", "three")), says("Sorry."))
+
+    state, provider = await run_with(tmp_path, Prompter(Person(), "ada"), *script)
+
+    assert state.status == "completed"
+    assert last_result(provider).startswith(problem)
+    assert (tmp_path / "a.txt").read_text() == text
+
+
+async def test_an_approved_edit_that_has_become_impossible_fails_without_another_question(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    host, provider = make_host(tmp_path, (calls(edit("a.txt", "one", "two")), says("Sorry.")))
+    async with open_runtime(host) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        await approve_all(runtime)
+        (tmp_path / "a.txt").write_text("somebody else's\n")
+
+        done = await runtime.resume(state.run_id)
+        await check_replay(runtime, state.run_id)
+
+    assert done.status == "completed"
+    assert last_result(provider).startswith("The old text is not in the file")
+
+
+async def test_an_edit_that_an_earlier_call_makes_possible_is_asked_about_after_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    (tmp_path / "b.txt").symlink_to("a.txt")
+    pen = ToolCall("Pen", {"path": "b.txt", "text": "two\n"})
+    host, _ = make_host(tmp_path, (calls(pen, edit("a.txt", "two", "three")), says("Done.")))
+    async with open_runtime(host) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        first = [question.tool for question in await runtime.approvals.list_all(status="open")]
+        await approve_all(runtime)
+        await runtime.resume(state.run_id)
+        second = [question.tool for question in await runtime.approvals.list_all(status="open")]
+        await approve_all(runtime)
+        done = await runtime.resume(state.run_id)
+        await check_replay(runtime, state.run_id)
+
+    assert (first, second, done.status) == (["Pen"], ["Edit"], "completed")
+    assert (tmp_path / "a.txt").read_text() == "three\n"
+
+
+async def test_the_card_of_a_write_that_changes_nothing_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("same text\n")
+    same = calls(ToolCall("Write", {"path": "a.txt", "content": "same text\n"}))
+
+    state, _ = await run_with(tmp_path, Prompter(Person("y"), "ada"), same, says("Done."))
+
+    assert state.status == "completed"
+    shown = capsys.readouterr().err
+    assert "? Replace the file a.txt · medium risk\n  The file already has this content, so nothing changes\n" in shown
+    assert "same text" not in shown
+
+
 async def test_a_call_edited_into_a_denied_one_is_asked_about_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,6 +177,9 @@ class Tool(Protocol):
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...
 
 
+NO_CHANGE = "The file already has this content, so nothing changes"
+
+
 class Preview(Struct, frozen=True):
     """The expected change of a call, for the approver."""
 
@@ -184,6 +187,8 @@ class Preview(Struct, frozen=True):
     """A diff, or a sentence."""
     base: str = ""
     """A hash of the state that it was built from. If that has changed when the call runs, the user is asked again."""
+    failure: ToolResult | None = None
+    """The call's result, if it is already known to fail."""
 
 
 @runtime_checkable

@@ -98,6 +98,9 @@ class Toolbox:
             return None
         try:
             return await tool.preview(arguments, context)
+        except ToolFailed as error:
+            sentence = _sentence(error)
+            return Preview(f"No preview: {sentence}", failure=_failure(sentence, code=error.code))
         except MetierError as error:
             return Preview(f"No preview: {_sentence(error)}")
         except Exception as error:  # noqa: BLE001  as in `_execute`

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from rich.text import Text
 
 from metier.telemetry.sanitize import reveal, sanitize_line
+from metier.tools.base import NO_CHANGE
 from metier.views.call_line import build_line
 from metier.views.diff import is_diff, render_diff
 
@@ -123,6 +124,9 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
             card.preview, width=width - 2, most=most, names_file=card.tool not in ("Write", "Edit")
         ):
             yield _indent(line)
+        return
+    if card.tool in ("Write", "Edit") and card.preview == NO_CHANGE:
+        yield Text(f"{_INDENT}{NO_CHANGE}")
         return
     if card.tool == "Bash" and isinstance(command := card.arguments.get("command"), str):
         yield from _list_lines("$ ", command, style="bold cyan", most=most)

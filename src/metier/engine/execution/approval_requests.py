@@ -13,12 +13,13 @@ from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
 from metier.engine.execution.judged_paths import get_question, render_link_targets, resolve_links
+from metier.engine.execution.step_execution import build_finished
 from metier.engine.journal import RunLog
 from metier.engine.redaction import redact
 from metier.engine.services import Services
 from metier.engine.state.steps import Step
 from metier.store.base import ApprovalRow
-from metier.tools.base import Tool, ToolContext
+from metier.tools.base import Preview, Tool, ToolContext
 
 MAX_PREVIEW_CHARACTERS = 20_000
 
@@ -38,14 +39,24 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     if step.phase == "asking":
         await log.record(RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
         return
-    wanted = [(action.step_id, action.reason), *action.also]
-    asked = [await _ask(log.state.step(step_id), log, services, reason=reason) for step_id, reason in wanted]
+    preview = await _preview(step, log, services)
+    if preview is not None and preview.failure is not None:
+        # No user is asked about a call that cannot succeed. It does not run either: the files could change before.
+        name, _ = name_call(step.action)
+        await log.record(await build_finished(step, name, preview.failure, duration_ms=0, services=services))
+        return
+    asked = [await _ask(step, log, services, reason=action.reason, preview=preview)]
+    for later, reason in [(log.state.step(step_id), reason) for step_id, reason in action.also]:
+        preview = await _preview(later, log, services)
+        # An earlier call may make a later one possible, which is asked about when its turn comes.
+        if preview is None or preview.failure is None:
+            asked.append(await _ask(later, log, services, reason=reason, preview=preview))
     ids = ", ".join(each.approval_id for each in asked)
     reason = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
     await log.record(*asked, RunPaused(pause="approval", reason=reason), durable=True)
 
 
-async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> ApprovalAsked:
+async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, preview: Preview | None) -> ApprovalAsked:
     name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
     # The nonce makes IDs in an adopted run unpredictable, so that they cannot have been answered before.
@@ -62,7 +73,6 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
         expires_at=expires,
     )
     await services.store.put_approval(log.lease, row)
-    preview = await services.tools.preview(name, arguments, _context(step, log, services))
     targets = await resolve_links(step, services)
     shown = render_link_targets(targets) + (preview.text if preview else "")
     # The schema is part of the entry: arguments can be edited in any process, without the tool.
@@ -127,24 +137,18 @@ def build_approval_id(run_id: str, step_id: str, *, times_asked: int, nonce: str
 
 
 async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
-    base = find_approved_base(step)
-    if base is None:
+    if not step.approved_base:
         return False
-    preview = await services.tools.preview(*name_call(step.action), _context(step, log, services))
-    return preview is None or preview.base != base
+    preview = await _preview(step, log, services)
+    return preview is None or preview.base != step.approved_base
 
 
-def find_approved_base(step: Step) -> str | None:
-    """Return the hash of the content that the approver saw; None without a preview."""
-    return step.approved_base or None
-
-
-def _context(step: Step, log: RunLog, services: Services) -> ToolContext:
-    """Build the context of a preview, which runs nothing."""
-    return ToolContext(
+async def _preview(step: Step, log: RunLog, services: Services) -> Preview | None:
+    context = ToolContext(
         workspace=services.workspace,
         run_id=log.state.run_id,
         step_id=step.step_id,
         timeout_seconds=services.runtime.timeout_seconds,
         buffers=services.buffers,
     )
+    return await services.tools.preview(*name_call(step.action), context)

@@ -27,7 +27,6 @@ from metier.engine.entries.question import InputAsked
 from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import FailureTold, SpoolIdentity, StepFinished, StepRetried, StepStarted
 from metier.engine.entries.task import ChildRequested
-from metier.engine.execution.approval_requests import find_approved_base
 from metier.engine.execution.file_changes import add_changes, end_if_changed, record_before, snapshot_protected
 from metier.engine.execution.judged_paths import build_guard
 from metier.engine.execution.past_results import update_results
@@ -365,7 +364,7 @@ def build_context(
         # For output that a tool saves or truncates itself; the result is redacted again.
         clean=services.redact,
         trace_parent=log.get_context(step.step_id),
-        base_hash=find_approved_base(step),
+        base_hash=step.approved_base or None,
         paths=build_guard(step, log.state, services),
         buffers=services.buffers,
         read_only=step.started is not None and step.started.read_only,

@@ -157,8 +157,8 @@ class _Player:
         match action:
             case a.Disclose():
                 await self._disclose(log)
-            case a.RunSteps():
-                await self._run(action, log, services)
+            case a.RunSteps() | a.AskApproval():
+                await self._run_or_ask(action, log, services)
             case a.SettleDoubt():
                 await self._settle(action, log, services)
             case a.CallModel():
@@ -170,13 +170,23 @@ class _Player:
             case a.CheckResult() | a.RunHooks():
                 await self._give_verdict(action, log)
             case _:
-                await perform(self._narrow(action), log, services)
+                await perform(action, log, services)
                 await log.record()  # compare inferred entries now: the next entry may come from outside
 
-    def _narrow(self, action: a.Action) -> a.Action:
+    async def _run_or_ask(self, action: a.RunSteps | a.AskApproval, log: RunLog, services: Services) -> None:
+        entry = self.recording.peek()
+        step_ids = action.step_ids if isinstance(action, a.RunSteps) else (action.step_id,)
+        # It failed without a question, which only the files can tell. Refusals by rules, which are computed again, have
+        # a verdict.
+        if isinstance(entry, StepFinished) and entry.step_id in step_ids and not entry.verdict:
+            await self._record(entry, log)
+        elif isinstance(action, a.RunSteps):
+            await self._run(action, log, services)
+        else:
+            await perform(self._narrow(action), log, services)
+
+    def _narrow(self, action: a.AskApproval) -> a.AskApproval:
         """Limit an approval to the recorded questions: earlier versions asked about one call at a time."""
-        if not isinstance(action, a.AskApproval):
-            return action
         following = self.recording.entries[self.recording.position :]
         asked = [entry.step_id for entry in takewhile(lambda each: each.kind == "approval_asked", following)
                  if isinstance(entry, ApprovalAsked)]  # fmt: skip

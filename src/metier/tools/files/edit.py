@@ -16,7 +16,7 @@ from rapidfuzz import fuzz, process
 from metier.definitions.files.quarantine import adopt
 from metier.errors import ToolFailed
 from metier.prompts.texts import describe_parameters, load_tool_text
-from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
+from metier.tools.base import NO_CHANGE, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import describe_written, hash_bytes, judge_note, read_target, replace_file
 from metier.tools.files.file_text import check_saved, decode, describe_kind, find_buffered, overlay
 from metier.tools.files.scope import Scope
@@ -140,7 +140,7 @@ def preview_edit(scope: Scope, arguments: dict[str, JsonValue], buffered: str | 
 
 def _build_preview(path: str, before: bytes | None, after: bytes) -> Preview:
     # The hash binds the approval to this state of the file: a call on any other state fails as a conflict.
-    return Preview(build_diff(path, before, after), base=hash_bytes(before))
+    return Preview(NO_CHANGE if before == after else build_diff(path, before, after), base=hash_bytes(before))
 
 
 def _read_now(scope: Scope, path: str, buffered: str | None) -> tuple[bytes | None, str]:
