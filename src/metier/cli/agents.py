@@ -11,14 +11,14 @@ from msgspec import Struct, to_builtins
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, SkillsDir, build_group
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.definitions.agent import FILE_NAME, AgentDefinition, AgentReading, load_agent
+from metier.definitions.agent import AgentDefinition, AgentReading, load_agent
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.runtime.checks.present_policy import AgentReport, Named, report_agent
 from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
-from metier.runtime.workspace.listed import list_definitions, list_duplicates
+from metier.runtime.workspace.lookup import list_definitions, list_duplicates
 
 app = build_group("List and show agents.")
 
@@ -43,7 +43,7 @@ def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
     """
     host = open_host(config)
     rows = list(_read_rows(host))
-    duplicates = list_duplicates(host.workspace, "agents", FILE_NAME)
+    duplicates = list_duplicates(host.workspace, "agent")
     for problem in duplicates:
         warn_line(problem.render())
     if as_json:
@@ -77,7 +77,7 @@ def show(
 
 def _read_rows(host: Host) -> Iterator[_Row]:
     default = fold_id(host.settings.runtime.agent or "")
-    listed = list_definitions(host.workspace, "agents", FILE_NAME)
+    listed = list_definitions(host.workspace, "agent")
     problems = get_all_problems(host, "agent")
     for key, found in sorted(listed.items()):
         reading = load_agent(Path(found.path), id=found.id, within=found.within)

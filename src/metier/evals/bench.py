@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import fold_id
 from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import UsageError
@@ -25,7 +24,7 @@ from metier.evals.targets import SKIPPED_FOLDERS, SourcedCase, Target, read_with
 from metier.ids import Ids
 from metier.programs.launcher import GIT, find_program, run_program
 from metier.runtime.host import Host
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
@@ -342,7 +341,7 @@ def _parse_against(target: Target, against: str) -> tuple[str, str]:
 
 
 def _is_agent(target: Target, name: str) -> bool:
-    return fold_id(name) in list_definitions(target.host.workspace, "agents", AGENT_FILE)
+    return fold_id(name) in list_definitions(target.host.workspace, "agent")
 
 
 def _check_out(target: Target, ref: str, *, folder: Path) -> Variant:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.files.contained_path import is_contained, read_contained
 from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
@@ -17,14 +16,13 @@ from metier.definitions.project_files import NAMES as PROJECT_FILES
 from metier.definitions.skills.skill import load_skill
 from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
 from metier.definitions.skills.skill_names import is_called
-from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import SkillError, UsageError
 from metier.evals.cases import EvalCase, TargetKind, Trigger
 from metier.evals.eval_files import FOLDER as EVALS
 from metier.evals.eval_files import WORKSPACE_FOLDER as YAML_FOLDER
 from metier.evals.eval_files import load_yaml_sets, read_evals
 from metier.runtime.host import Host
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
@@ -166,9 +164,9 @@ def _find(host: Host, name: str) -> Iterator[_Match]:
     package = get_all_skills(host).find(name)
     if package is not None and is_called(package.definition, name):
         yield _Match("skill", package.definition.name, package)
-    if (agent := list_definitions(host.workspace, "agents", AGENT_FILE).get(fold_id(name))) is not None:
+    if (agent := list_definitions(host.workspace, "agent").get(fold_id(name))) is not None:
         yield _Match("agent", agent.id)
-    if (task := list_definitions(host.workspace, "tasks", TASK_FILE).get(fold_id(name))) is not None:
+    if (task := list_definitions(host.workspace, "task").get(fold_id(name))) is not None:
         yield _Match("task", task.id)
 
 

@@ -35,7 +35,8 @@ from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.requests import RunRequest, build_ordered
 from metier.runtime.status import read_run
-from metier.runtime.workspace.agents import ResolvedAgent, get_agent_file, get_agent_model
+from metier.runtime.workspace.agents import ResolvedAgent, get_agent_model
+from metier.runtime.workspace.lookup import get_definition
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
@@ -63,7 +64,7 @@ def request_task(
     if has_errors(problems := check_task(host, task.id, agent=agent)):
         raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
     if default := agent or ("" if task.agent else host.settings.runtime.agent or ""):
-        get_agent_file(host.workspace, default)
+        get_definition(host.workspace, "agent", default)  # raises for an unknown agent
     inputs, wrong = fill_inputs(read_inputs(task), dict(given))
     if wrong:
         known = ", ".join(item.name for item in task.inputs) or "none"

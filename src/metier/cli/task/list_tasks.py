@@ -10,17 +10,16 @@ from metier.cli.shared.options import AsJson, Config, build_group, get_server_ur
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
-from metier.definitions.task import FILE_NAME, load_task
+from metier.definitions.task import load_task
 from metier.runtime.host import Host
-from metier.runtime.workspace.listed import list_definitions, list_duplicates
+from metier.runtime.workspace.lookup import list_definitions, list_duplicates
 
 app = build_group()
 
 
 def find_tasks(host: Host) -> list[FoundDefinition]:
     """List the workspace's tasks by ID."""
-    listed = list_definitions(host.workspace, "tasks", FILE_NAME)
-    return sorted(listed.values(), key=lambda found: found.id)
+    return list(list_definitions(host.workspace, "task").values())
 
 
 @app.command("list")
@@ -33,7 +32,7 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
         return _list_on_server(url, as_json=as_json)
     host = open_host(config)
     tasks = find_tasks(host)
-    duplicates = list_duplicates(host.workspace, "tasks", FILE_NAME)
+    duplicates = list_duplicates(host.workspace, "task")
     for problem in duplicates:
         warn_line(problem.render())
     if not tasks and not duplicates:

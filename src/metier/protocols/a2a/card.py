@@ -14,12 +14,11 @@ from a2a.types.a2a_pb2 import (
     StringList,
 )
 
-from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import load_task
 from metier.protocols.a2a.task_mapping import TASK, Caller
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.telemetry.excerpt import one_line
 from metier.version import __version__
 
@@ -80,9 +79,8 @@ def _build_run() -> AgentSkill:
 
 def _list_skills(agent: ResolvedAgent) -> list[AgentSkill]:
     """List the task definitions that the agent may run, then the skills that it may use."""
-    listed = list_definitions(agent.host.workspace, "tasks", TASK_FILE)
     skills: list[AgentSkill] = []
-    for found in sorted(listed.values(), key=lambda each: each.id):
+    for found in list_definitions(agent.host.workspace, "task").values():
         task = load_task(Path(found.path), id=found.id, within=found.within).task
         if task is not None and task.id in agent.tasks:
             inputs = ", ".join(item.name for item in task.inputs)

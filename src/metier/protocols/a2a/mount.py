@@ -21,7 +21,7 @@ from metier.protocols.a2a.card import REST, RPC, build_card
 from metier.protocols.a2a.handler import CALLER, A2aServerState, RunTasks
 from metier.protocols.a2a.task_mapping import Caller
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import get_agent_file
+from metier.runtime.workspace.lookup import get_definition
 from metier.telemetry.otel.trace_context import HEADER
 
 CARD = "/.well-known/agent-card.json"
@@ -109,7 +109,7 @@ def _get_caller(request: Request, state: MountingServer) -> Caller:
     """Return the caller. Raises `UsageError` if the agent doesn't exist."""
     agent = str(request.path_params.get("agent", ""))
     if agent:
-        agent = get_agent_file(state.host.workspace, agent)[1]
+        agent = get_definition(state.host.workspace, "agent", agent).id
     user = getattr(request.state, "user", None)
     return Caller(
         user=str(getattr(user, "name", "")),

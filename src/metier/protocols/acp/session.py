@@ -8,7 +8,6 @@ import anyio
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import PROFILES, Profile
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
@@ -26,7 +25,7 @@ from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.agents import BUILT_IN
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_ids
 from metier.telemetry.call_text import show_call, show_call_text
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.views.user_question import DEFAULT_FIELD
@@ -149,8 +148,7 @@ class Session:
     def list_options(self) -> list[Params]:
         """List the options, model and agent, with their choices."""
         models = self.chat.list_models()
-        listed = list_definitions(self.workspace, "agents", AGENT_FILE).values()
-        agents = [BUILT_IN, *sorted(each.id for each in listed)]
+        agents = [BUILT_IN, *list_ids(self.workspace, "agent")]
         return [
             _build_option(
                 "model", current=self.chat.answered_by, choices={each: each for each in models}, category="model"

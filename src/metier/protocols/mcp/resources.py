@@ -8,7 +8,6 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.errors import MetierError, SkillError, UsageError
 from metier.protocols.mcp.call_results import (
     describe_waiting,
@@ -21,7 +20,7 @@ from metier.protocols.mcp.endpoint import Context, McpEndpoint, is_readable, rea
 from metier.protocols.mcp.skills import SCHEME, find_file, list_resources, read_cursor
 from metier.providers.facts import find_cost
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_ids
 from metier.store.base import RunRow
 
 RUNS = "metier://runs/"
@@ -124,7 +123,7 @@ async def complete(endpoint: McpEndpoint, ctx: Context, params: types.CompleteRe
 
 
 def _list_agents(endpoint: McpEndpoint) -> list[str]:
-    return sorted(each.id for each in list_definitions(endpoint.host.workspace, "agents", AGENT_FILE).values())
+    return list_ids(endpoint.host.workspace, "agent")
 
 
 def _build_run(endpoint: McpEndpoint, row: RunRow) -> types.Resource:

@@ -13,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
+from metier.definitions.task import TaskDefinition, load_task
 from metier.engine.delegation import InputSpec, read_inputs, read_output_schema
 from metier.errors import MetierError, UsageError
 from metier.protocols.driven_runs import Drive, list_steps
@@ -32,7 +31,7 @@ from metier.protocols.mcp.tasks import answer_question, build_form, build_reques
 from metier.runtime.child_runs import request_task
 from metier.runtime.requests import RunRequest
 from metier.runtime.status import RunStatus
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions, list_ids
 from metier.telemetry.otel.trace_context import HEADER
 from metier.tools.schemas import SchemaCheck
 
@@ -80,7 +79,7 @@ def find_tool(endpoint: McpEndpoint, name: str) -> ServedTool | None:
 
 
 def _list_tasks(endpoint: McpEndpoint) -> list[TaskDefinition]:
-    listed = list_definitions(endpoint.host.workspace, "tasks", FILE_NAME).values()
+    listed = list_definitions(endpoint.host.workspace, "task").values()
     readings = [load_task(Path(each.path), id=each.id, within=each.within) for each in listed]
     return sorted((reading.task for reading in readings if reading.task is not None), key=lambda task: task.id)
 
@@ -127,7 +126,7 @@ def _build_input(item: InputSpec) -> JsonValue:
 
 
 def _build_run(endpoint: McpEndpoint) -> ServedTool:
-    agents = sorted(each.id for each in list_definitions(endpoint.host.workspace, "agents", AGENT_FILE).values())
+    agents = list_ids(endpoint.host.workspace, "agent")
     agent: dict[str, JsonValue] = {"type": "string", "description": "The agent that does it; without one, the default."}
     if agents:
         agent["enum"] = [*agents[:MAX_AGENTS]]

@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from metier.context.conversation import MAX_FACT_LENGTH, MAX_KEY_LENGTH, KnownFact, PastTurn, find_facts, name_fact
 from metier.context.decoder import build_step
 from metier.decisions import TaskState
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.engine.loop import hold_lease
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
@@ -49,7 +48,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, can_reopen, get_status
 from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, ResolvedAgent, is_built_in, resolve_agent
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_ids
 from metier.store.base import RunRow
 from metier.store.contexts import (
     MAX_POCKET_FACTS_PER_BUCKET,
@@ -141,7 +140,7 @@ class Chat:
 
     def list_agents(self) -> tuple[str, ...]:
         """List the IDs of the workspace's agents."""
-        return tuple(found.id for found in list_definitions(self.runtime.host.workspace, "agents", AGENT_FILE).values())
+        return tuple(list_ids(self.runtime.host.workspace, "agent"))
 
     async def use_agent(self, agent_id: str) -> None:
         """Use an agent and its model from the next turn on. Raises `UsageError` if it doesn't exist."""

@@ -18,7 +18,6 @@ from metier.approval.scopes import RuleReading, RuleSource, ScopeReader, read_ru
 from metier.capabilities.contract_reader import check_capability
 from metier.context.control import CONTROL_NAMES
 from metier.decisions import ActionStep
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.names import fold_id
@@ -33,7 +32,6 @@ from metier.definitions.skills.scripts import discover_scripts, report_missing_s
 from metier.definitions.skills.skill import SkillDefinition, find_version_problem, get_field_line, load_skill
 from metier.definitions.skills.skill_names import hint_skill
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
-from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.definitions.text.yaml_text import Node
 from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
@@ -48,7 +46,7 @@ from metier.runtime.workspace.agents import choose_profile
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import get_context_problems, get_project_problems
-from metier.runtime.workspace.listed import check_duplicate, list_definitions
+from metier.runtime.workspace.lookup import get_definition, list_definitions, list_ids
 from metier.runtime.workspace.plugins import get_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.runtime.workspace.skill_catalog import describe_bare_skill, get_skills, is_bare_skill, open_needs
@@ -261,17 +259,15 @@ def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, .
 
     `agent` replaces the default agent for steps that name none. Plugins are loaded only if a tool is unknown otherwise.
     """
-    check_duplicate(host.workspace, "tasks", TASK_FILE, id=task_id)
-    found = list_definitions(host.workspace, "tasks", TASK_FILE)
-    item = read_task(found[fold_id(task_id)])
-    listed = list_definitions(host.workspace, "agents", AGENT_FILE)
+    item = read_task(get_definition(host.workspace, "task", task_id))
+    listed = list_definitions(host.workspace, "agent")
     named = {fold_id(each.name) for each in item.references if each.kind == "agent"}
     agent = agent or host.settings.runtime.agent or ""
     named.add(fold_id(agent))
     agents = [read_agent(listed[name]) for name in sorted(named & listed.keys())]
     skills = [package.definition for package in get_skills(host).packages]
     catalog, servers = load_host_catalog(host), _check_servers(host)
-    tasks = frozenset(each.id for each in found.values())
+    tasks = frozenset(list_ids(host.workspace, "task"))
     problems: tuple[Problem, ...] = ()
     for tools in (lambda: host.tools, lambda: _list_plugin_tools(host)):
         known = _build_known(host, catalog, servers=servers, tools=tools(), skills=skills)

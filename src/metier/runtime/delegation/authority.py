@@ -10,11 +10,9 @@ from metier.approval.judge import RUN_TASK, RulePolicy
 from metier.approval.narrowed_policy import PAGES, ChainPolicy, Parent, ReadingPolicy
 from metier.approval.profile import ProfilePolicy
 from metier.definitions.agent import FILE_NAME, AgentDefinition, load_agent, parse_agent
-from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name, fold_id, name_capability
 from metier.definitions.references import find_limit, resolve_list
-from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, TaskStep, load_task
 from metier.engine.decide import Policy
 from metier.engine.delegation import Partner, Partners, read_inputs
@@ -34,7 +32,7 @@ from metier.runtime.records.pins import (
     list_trusted,
     restore_package,
 )
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, PolicySources, build_policy
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import TASK, find_pinned_task
@@ -281,7 +279,7 @@ def _list_agents(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, .
     """List the agents with a valid file, except those that wait for this run."""
     waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
     found: list[Partner] = []
-    for each in _sorted(list_definitions(run.agent.host.workspace, "agents", FILE_NAME)):
+    for each in list_definitions(run.agent.host.workspace, "agent").values():
         reading = load_agent(Path(each.path), id=each.id, within=each.within)
         if reading.agent is not None and fold_id(f"agent:{each.id}") not in waiting:
             found.append(Partner(id=each.id, name=reading.agent.name, description=reading.agent.description))
@@ -292,7 +290,7 @@ def _list_tasks(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ..
     waiting = {fold_id(name) for name in lineage}
     allowed = {fold_id(name) for name in run.agent.tasks}
     found: list[Partner] = []
-    for each in _sorted(list_definitions(run.agent.host.workspace, "tasks", TASK_FILE)):
+    for each in list_definitions(run.agent.host.workspace, "task").values():
         if fold_id(each.id) not in allowed or fold_id(f"task:{each.id}") in waiting:
             continue
         task = load_task(Path(each.path), id=each.id, within=each.within).task
@@ -300,7 +298,3 @@ def _list_tasks(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ..
             inputs = read_inputs(task)
             found.append(Partner(id=each.id, name=task.name, description=task.description, inputs=inputs))
     return tuple(found)
-
-
-def _sorted(listed: Mapping[str, FoundDefinition]) -> list[FoundDefinition]:
-    return sorted(listed.values(), key=lambda found: found.id)

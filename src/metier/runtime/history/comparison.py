@@ -7,7 +7,6 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import RulePolicy
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import Profile, fold_id
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
@@ -15,7 +14,7 @@ from metier.engine.replay.recording import Difference, list_differences
 from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.values import dump_value
 
 _TOLD = {
@@ -132,7 +131,7 @@ async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None 
 
 def _open_by_agent(host: Host, policy_file: bytes | None) -> Callable[[str, Profile], RulePolicy]:
     """Build one policy for each agent and profile of past runs. A missing agent counts as the built-in one."""
-    there = list_definitions(host.workspace, "agents", AGENT_FILE)
+    there = list_definitions(host.workspace, "agent")
 
     @cache
     def build(agent: str, profile: Profile) -> RulePolicy:

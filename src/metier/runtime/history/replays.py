@@ -43,8 +43,9 @@ from metier.runtime.records.pins import (
     rebuild_packages,
 )
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.agents import ResolvedAgent, get_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.agents import ResolvedAgent, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import load_project
+from metier.runtime.workspace.lookup import get_definition
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, PolicySources, build_policy, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.trust import get_withheld
@@ -163,7 +164,7 @@ async def build_replay_services(
     agent = run.agent
     host, settings = agent.host, agent.host.settings
     if with_current_files and agent.id:
-        file, _ = get_agent_file(host.workspace, agent.id)
+        file = Path(get_definition(host.workspace, "agent", agent.id).path)
         agent = restore_agent(host, agent.id, read_definition_file(file, host.workspace), file=file)
     found = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     packages = changes.replace_packages(found)

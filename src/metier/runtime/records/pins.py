@@ -28,8 +28,9 @@ from metier.errors import SkillError, UsageError
 from metier.ids import measure_ms
 from metier.messages import MediaPart
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import ResolvedAgent, get_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.agents import ResolvedAgent, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import PROJECT
+from metier.runtime.workspace.lookup import get_definition
 from metier.runtime.workspace.policy import has_rules, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import get_skills
@@ -229,7 +230,7 @@ async def use_pinned_agent(host: Host, started: RunStarted, store: Store) -> Res
 def _get_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
     """Return the definition's path and content; the expected path and no content if the file is gone."""
     try:
-        file, _ = get_agent_file(workspace, agent_id)
+        file = Path(get_definition(workspace, "agent", agent_id).path)
         return file, read_definition_file(file, workspace)
     except (UsageError, OSError):
         return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""

@@ -9,21 +9,20 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from metier.definitions.agent import FILE_NAME, AgentDefinition, parse_agent
+from metier.definitions.agent import AgentDefinition, parse_agent
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.names import PROFILES, Profile, canonical_name, fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.references import INHERIT, read_names, resolve_list
-from metier.definitions.skills.skill_names import hint_skill, is_called
-from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.skills.skill_names import is_called
 from metier.definitions.text.front_matter import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
 from metier.ids import measure_ms
 from metier.providers.model_names import ModelName, check_fallbacks, is_allowed, parse_model_name
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.runtime.host import Host
-from metier.runtime.workspace.listed import check_duplicate, list_definitions
+from metier.runtime.workspace.lookup import describe_unknown, get_definition, list_definitions, list_ids
 from metier.runtime.workspace.skill_catalog import (
     ActiveSkills,
     activate_named,
@@ -105,7 +104,7 @@ class ResolvedAgent(Struct, frozen=True, kw_only=True):
         Tools of skills and servers (`skill.tool`, `server/tool`) may be temporarily unavailable, so they are allowed.
         """
         problems = [
-            _unknown("tool", name, known, file=self.definition.file, line=line)
+            describe_unknown("tool", name, known, file=str(self.definition.file), line=line)
             for name, line in self.lines.get("tools", {}).items()
             if self.definition and name not in known and "." not in name and "/" not in name
         ]
@@ -125,19 +124,20 @@ def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> ResolvedAgen
         return ResolvedAgent(
             host=_apply(host, None, model=model),
             packages=skills.packages,
-            tasks=_list_tasks(host),
+            tasks=tuple(list_ids(host.workspace, "task")),
             problems=skills.problems,
             load_ms=measure_ms(host.clock, started),
         )
-    file, found_id = get_agent_file(host.workspace, agent_id)
+    found = get_definition(host.workspace, "agent", agent_id)
+    file = Path(found.path)
     try:
         data = read_definition_file(file, host.workspace)
     except OSError as error:
         raise ConfigError(
-            f"Agent {found_id!r} cannot be used: '{file}' cannot be read: {error.strerror}",
+            f"Agent {found.id!r} cannot be used: '{file}' cannot be read: {error.strerror}",
             hint="Fix or remove it",
         ) from error
-    agent = build_agent(host, found_id, data, file=file, model=model)
+    agent = build_agent(host, found.id, data, file=file, model=model)
     skills = leave_out_incomplete(ActiveSkills(agent.packages, agent.problems))
     return replace(agent, packages=skills.packages, problems=skills.problems)
 
@@ -156,7 +156,7 @@ def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
 
 def is_built_in(host: Host, agent_id: str) -> bool:
     """Return True if the name means the built-in agent and not an agent of the workspace."""
-    return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(host.workspace, "agents", FILE_NAME)
+    return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(host.workspace, "agent")
 
 
 def get_agent_model(host: Host, agent_id: str, *, model: str) -> ModelOptions:
@@ -179,8 +179,9 @@ def _read_definition(host: Host, agent_id: str) -> AgentDefinition | None:
     """Read the current definition; None for the built-in agent. Raises `UsageError`, `OSError`."""
     if not agent_id:
         return None
-    file, found_id = get_agent_file(host.workspace, agent_id)
-    return parse_agent(read_definition_file(file, host.workspace), file=file, id=found_id).agent
+    found = get_definition(host.workspace, "agent", agent_id)
+    file = Path(found.path)
+    return parse_agent(read_definition_file(file, host.workspace), file=file, id=found.id).agent
 
 
 def read_definition_file(file: Path, workspace: Path) -> bytes:
@@ -188,26 +189,14 @@ def read_definition_file(file: Path, workspace: Path) -> bytes:
     return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
 
 
-def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
-    """Return the `AGENT.md` and the ID as its folder spells it. Raises `UsageError`; `ConfigError` for a duplicate."""
-    listed = list_definitions(workspace, "agents", FILE_NAME)
-    found = listed.get(fold_id(agent_id))
-    if found is None:
-        check_duplicate(workspace, "agents", FILE_NAME, id=agent_id)
-        known = sorted(each.id for each in listed.values())
-        there = f"Available: {', '.join(known)}" if known else f"Create '.agent/agents/{agent_id}/AGENT.md'"
-        raise UsageError(f"No agent is called {agent_id!r}", hint=hint_nearest(agent_id, known) or there)
-    return Path(found.path), found.id
-
-
 def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> ResolvedAgent:
     """Build the agent of these bytes. Raises `ConfigError` if its lists name unknown skills or tasks."""
     agent = restore_agent(host, agent_id, data, file=file)
-    known_tasks = {fold_id(each): each for each in _list_tasks(host)}
+    known_tasks = {fold_id(each): each for each in list_ids(host.workspace, "task")}
     problems = [
         *_list_unknown_skills(agent),
         *(
-            _unknown("task", name, known_tasks.values(), file=file, line=line)
+            describe_unknown("task", name, known_tasks.values(), file=str(file), line=line)
             for name, line in agent.lines["tasks"].items()
             if fold_id(name) not in known_tasks
         ),
@@ -229,7 +218,7 @@ def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> Reso
     started = host.clock.monotonic()
     skills = _choose_skills(host, definition.skills)
     load_ms = measure_ms(host.clock, started)
-    tasks = {fold_id(each): each for each in _list_tasks(host)}
+    tasks = {fold_id(each): each for each in list_ids(host.workspace, "task")}
     return ResolvedAgent(
         id=agent_id,
         host=host,
@@ -308,13 +297,9 @@ def _list_unknown_skills(agent: ResolvedAgent) -> list[Problem]:
     return [
         replace(describe_broken(name, broken), file=str(file), line=line, hint=broken.reason.render())
         if (broken := found.find_broken(name))
-        else _unknown("skill", name, names, file=file, line=line)
+        else describe_unknown("skill", name, names, file=str(file), line=line)
         for name, line in unknown
     ]
-
-
-def _list_tasks(host: Host) -> tuple[str, ...]:
-    return tuple(sorted(found.id for found in list_definitions(host.workspace, "tasks", TASK_FILE).values()))
 
 
 def _apply(host: Host, definition: AgentDefinition | None, *, model: str) -> Host:
@@ -326,18 +311,6 @@ def _apply(host: Host, definition: AgentDefinition | None, *, model: str) -> Hos
         ),
     }
     return replace(host, settings=settings.model_copy(update=changed))
-
-
-def _unknown(kind: str, name: str, known: Iterable[str], *, file: Path, line: int) -> Problem:
-    return Problem(
-        severity="error",
-        code=f"unknown_{kind}",
-        message=f"No {kind} is called {name!r}",
-        file=str(file),
-        line=line,
-        hint=(hint_skill if kind == "skill" else hint_nearest)(name, tuple(known))
-        or f"Add the {kind}, or take the name out",
-    )
 
 
 def _refuse(agent_id: str, problems: Sequence[Problem]) -> ConfigError:

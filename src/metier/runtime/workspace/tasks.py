@@ -7,20 +7,18 @@ from pathlib import Path
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import fold_id
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import INHERIT, Reference, resolve_list
-from metier.definitions.skills.skill_names import hint_skill, is_called
+from metier.definitions.skills.skill_names import is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.front_matter import Document, parse_document
 from metier.engine.delegation import InputSpec, fill_inputs, read_inputs, read_output_schema
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import ResolvedAgent, choose_profile, read_definition_file
-from metier.runtime.workspace.listed import check_duplicate, list_definitions
+from metier.runtime.workspace.lookup import describe_unknown, get_definition, list_definitions, list_ids
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import activate_named, get_all_skills
 from metier.skills.package import SkillPackage
@@ -34,13 +32,7 @@ TASK = "task:"
 
 def get_task(host: Host, task_id: str) -> TaskDefinition:
     """Return a task. Raises `UsageError` if it doesn't exist, `ConfigError` with all of its problems."""
-    listed = list_definitions(host.workspace, "tasks", FILE_NAME)
-    found = listed.get(fold_id(task_id))
-    if found is None:
-        check_duplicate(host.workspace, "tasks", FILE_NAME, id=task_id)
-        known = sorted(each.id for each in listed.values())
-        there = f"Available: {', '.join(known)}" if known else f"Create '.agent/tasks/{task_id}/TASK.md'"
-        raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)
+    found = get_definition(host.workspace, "task", task_id)
     reading = load_task(Path(found.path), id=found.id, within=found.within)
     problems = list_problems(host, reading)
     if reading.task is None or has_errors(problems):
@@ -130,29 +122,18 @@ def _choose_packages(agent: ResolvedAgent, own: Sequence[str] | None) -> tuple[S
 
 
 def _find_unknown(host: Host, references: Iterable[Reference]) -> list[Problem]:
-    agents = {fold_id(found.id): found.id for found in list_definitions(host.workspace, "agents", AGENT_FILE).values()}
-    tasks = {fold_id(found.id): found.id for found in list_definitions(host.workspace, "tasks", FILE_NAME).values()}
+    agents, tasks = list_ids(host.workspace, "agent"), list_ids(host.workspace, "task")
     skills = [package.definition for package in get_all_skills(host).packages]
-    known = {"agent": list(agents.values()), "task": list(tasks.values()), "skill": [skill.name for skill in skills]}
+    known = {"agent": agents, "task": tasks, "skill": [skill.name for skill in skills]}
     problems: list[Problem] = []
     for reference in references:
         kind, name = reference.kind, reference.name
         if kind == "skill":
             is_there = any(is_called(skill, name) for skill in skills)
         else:
-            is_there = fold_id(name) in (agents if kind == "agent" else tasks)
+            is_there = fold_id(name) in map(fold_id, known[kind])
         if not is_there:
-            hint = hint_skill if kind == "skill" else hint_nearest
-            problems.append(
-                Problem(
-                    severity="error",
-                    code=f"unknown_{kind}",
-                    message=f"No {kind} is called {name!r}",
-                    file=reference.file,
-                    line=reference.line,
-                    hint=hint(name, known[kind]) or f"Add the {kind}, or take the name out",
-                )
-            )
+            problems.append(describe_unknown(kind, name, known[kind], file=reference.file, line=reference.line))
     return problems
 
 
@@ -200,7 +181,7 @@ def _check_default(spec: InputSpec, *, file: Path, line: int) -> list[Problem]:
 
 
 def _get_folder(workspace: Path, task_id: str) -> Path:
-    found = list_definitions(workspace, "tasks", FILE_NAME).get(fold_id(task_id))
+    found = list_definitions(workspace, "task").get(fold_id(task_id))
     return Path(found.path).parent if found else workspace / ".agent/tasks" / task_id
 
 

@@ -5,15 +5,13 @@ from pathlib import Path
 
 from metier.approval.rules import Scope
 from metier.approval.scopes import ScopeReader
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.schedule import FILE_NAME as SCHEDULES_FILE
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
-from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lines
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE
 from metier.runtime.workspace.skill_catalog import get_all_skills
 from metier.skills.trust.judgement import TRUSTED_UNREAD
@@ -36,13 +34,13 @@ def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
     policy = reader.read_policy(read_policy_file(host.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
     found += [f"{POLICY_FILE}: {line}" for line in _list_allows(policy)]
     found += list_hook_lines(host)
-    for listed in list_definitions(host.workspace, "agents", AGENT_FILE).values():
+    for listed in list_definitions(host.workspace, "agent").values():
         file = Path(listed.path)
         found += [
             f"{_shorten(file, host)}: {line}"
             for line in _list_allows(reader.read_definition(file, within=host.workspace))
         ]
-    for listed in list_definitions(host.workspace, "tasks", TASK_FILE).values():
+    for listed in list_definitions(host.workspace, "task").values():
         for file in sorted(Path(listed.path).parent.glob("*.md")):
             found += [
                 f"{_shorten(file, host)}: {line}"

@@ -9,16 +9,14 @@ from msgspec.structs import replace
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import load_agent
 from metier.definitions.names import fold_id
-from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, load_task
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.runtime.workspace.tasks import get_task
 from metier.server.api.bodies import answer, answer_page
@@ -89,14 +87,14 @@ async def list_skills(state: State) -> Response:
 
 def find_task(host: Host, task_id: str) -> TaskDefinition:
     """Return a task. Raises `HttpProblem` if there is none, `ConfigError` if it is invalid."""
-    if fold_id(task_id) not in list_definitions(host.workspace, "tasks", TASK_FILE):
+    if fold_id(task_id) not in list_definitions(host.workspace, "task"):
         raise HttpProblem(404, "task_unknown", f"No task is called {task_id!r}", hint="GET /api/v1/tasks lists them")
     return get_task(host, task_id)
 
 
 def _read_tasks(host: Host) -> list[Document]:
     listed: list[Document] = []
-    for found in sorted(list_definitions(host.workspace, "tasks", TASK_FILE).values(), key=lambda each: each.id):
+    for found in list_definitions(host.workspace, "task").values():
         reading = load_task(FilePath(found.path), id=found.id, within=found.within)
         problems: list[JsonValue] = [problem.render() for problem in reading.problems]
         if reading.task is None:
@@ -110,7 +108,7 @@ def _read_tasks(host: Host) -> list[Document]:
 def _read_agents(host: Host) -> list[Document]:
     listed: list[Document] = []
     default = fold_id(host.settings.runtime.agent or "")
-    for key, found in sorted(list_definitions(host.workspace, "agents", AGENT_FILE).items()):
+    for key, found in sorted(list_definitions(host.workspace, "agent").items()):
         reading = load_agent(FilePath(found.path), id=found.id, within=found.within)
         agent = reading.agent
         listed.append(

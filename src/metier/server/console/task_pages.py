@@ -9,10 +9,8 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 from starlette.responses import Response
 
-from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.schedule import build_schedule
-from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
-from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.task import TaskDefinition, load_task
 from metier.engine.delegation import read_inputs
 from metier.errors import UsageError
 from metier.runtime.child_runs import request_task
@@ -28,7 +26,7 @@ from metier.runtime.queue.schedules import (
     start_now,
 )
 from metier.runtime.requests import RunRequest
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.lookup import list_definitions, list_ids
 from metier.runtime.workspace.tasks import get_task
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.views.form_fields import FormField, build_field, parse_values
@@ -42,10 +40,9 @@ _MAX_TASK_LENGTH = 100_000
 @router.get("/tasks")
 async def show_tasks(page: Here) -> Response:
     workspace = page.state.host.workspace
-    listed = sorted(list_definitions(workspace, "tasks", FILE_NAME).values(), key=lambda found: found.id)
+    listed = list_definitions(workspace, "task").values()
     read = [(found.id, load_task(Path(found.path), id=found.id, within=found.within)) for found in listed]
-    agents = sorted(found.id for found in list_definitions(workspace, "agents", AGENT_FILE).values())
-    return await page.render("tasks.html", "tasks", tasks=read, agents=agents)
+    return await page.render("tasks.html", "tasks", tasks=read, agents=list_ids(workspace, "agent"))
 
 
 @router.post("/tasks")
@@ -135,8 +132,8 @@ async def show_schedules(page: Here) -> Response:
         "schedules",
         histories=histories,
         problems=[problem.render() for problem in list_schedule_problems(host)],
-        tasks=sorted(found.id for found in list_definitions(host.workspace, "tasks", TASK_FILE).values()),
-        agents=sorted(found.id for found in list_definitions(host.workspace, "agents", AGENT_FILE).values()),
+        tasks=list_ids(host.workspace, "task"),
+        agents=list_ids(host.workspace, "agent"),
     )
 
 
