@@ -138,14 +138,29 @@ def test_doctor_names_a_read_only_folder(
     assert findings(capsys)["runs"]["state"] == "problem"
 
 
-def test_invalid_settings_end_doctor_with_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_one_finding_with_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
     Path("agent.yaml").write_text("modle: {}\nruntime: {max_turns: many}\n", encoding="utf-8")
 
     assert run(["doctor"]) == 2
 
-    err = capsys.readouterr().err
-    assert "agent.yaml:1" in err
-    assert "agent.yaml:2" in err
+    shown = capsys.readouterr()
+    assert "[!!] file" in shown.out
+    assert "agent.yaml:1" in shown.out
+    assert "agent.yaml:2" in shown.out
+    assert "file: Correct the settings" in shown.out
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize("text", ["model: [1\n", "model: {provider: nope}\n", "\x00"])
+def test_invalid_settings_do_not_stop_the_other_checks(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("agent.yaml").write_text(text, encoding="utf-8")
+
+    assert run(["doctor", "--json"]) == 2
+
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert (found["file"]["area"], found["file"]["state"]) == ("settings", "problem")
+    assert "agent.yaml" in found["file"]["detail"]
+    assert {"python", "git", "skills"} < found.keys()
 
 
 def test_a_damaged_database_is_a_problem_with_a_hint(

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 from msgspec import to_builtins
 
-from metier.cli.shared.context import current_settings, current_workspace, home_folder
+from metier.cli.shared.context import current_file, current_settings, current_workspace, home_folder
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import write_json, write_text
 from metier.definitions.files.user_folders import get_cache_folder
+from metier.definitions.problems import Problem
+from metier.errors import ConfigError, UsageError
 from metier.providers.feature_support import clear_unsupported
 from metier.runtime.diagnosis import Finding, examine
+from metier.settings.sections import Settings
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -27,18 +30,38 @@ def doctor(
     clear: Annotated[
         bool, typer.Option("--clear-unsupported", help="Forget which features models did not support.")
     ] = False,
-) -> None:
-    """Diagnose the installation."""
+) -> int:
+    """Diagnose the installation.
+
+    Exit code 2: the settings are invalid.
+    """
     if clear:
         clear_unsupported(get_cache_folder(os.environ, home_folder()))
-    loaded = current_settings(config, {})
-    findings = list(examine(loaded.settings, os.environ, cwd=current_workspace(), home=home_folder()))
+    settings, invalid, warnings = _read_settings(config)
+    exit_code = UsageError.exit_code if invalid else 0
+    findings = [*invalid, *examine(settings, os.environ, cwd=current_workspace(), home=home_folder())]
     if as_json:
         write_json([to_builtins(finding) for finding in findings])
-        return
-    write_text(render(findings, settings_file=loaded.file))
-    for warning in loaded.warnings:
+        return exit_code
+    write_text(render(findings, settings_file=current_file(config)))
+    for warning in warnings:
         sys.stderr.write(f"{warning.render()}\n")
+    return exit_code
+
+
+def _read_settings(config: Path | None) -> tuple[Settings, list[Finding], tuple[Problem, ...]]:
+    """Read the settings and their warnings. If they are invalid, return the defaults and a finding."""
+    try:
+        loaded = current_settings(config, {})
+    except ConfigError as error:
+        lines = [f"{error.message}; the other checks use the defaults", *(each.render() for each in error.problems)]
+        hint = "Correct the settings, then run `agent doctor` again"
+        return (
+            Settings(),
+            [Finding(area="settings", name="file", state="problem", detail="\n".join(lines), hint=hint)],
+            (),
+        )
+    return loaded.settings, [], loaded.warnings
 
 
 def render(findings: list[Finding], *, settings_file: Path | None) -> str:
@@ -49,7 +72,8 @@ def render(findings: list[Finding], *, settings_file: Path | None) -> str:
         if finding.area != area:
             area = finding.area
             lines += ["", f"{area.capitalize()}"]
-        lines.append(f"  [{MARKS[finding.state]}] {finding.name:<11} {finding.detail}")
+        detail = finding.detail.replace("\n", f"\n{'':19}")
+        lines.append(f"  [{MARKS[finding.state]}] {finding.name:<11} {detail}")
     steps = [f"{finding.name}: {finding.hint}" for finding in findings if finding.hint and finding.state == "problem"]
     steps = steps or ["No problems found."]
     return "\n".join([*lines, "", "Next", *(f"  {step}" for step in steps), *_offline_hint(findings)])
