@@ -14,6 +14,7 @@ from metier.runtime.queue.pool import Job, RunPool, work_on
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease, RunRow, StoredEntry
+from metier.store.failures import StoreUnavailable
 from metier.store.wrapper import StoreWrapper
 from services.worker_load import Load, build_host
 
@@ -129,3 +130,25 @@ async def test_a_run_that_no_worker_can_open_is_paused_after_its_attempts(tmp_pa
         assert store.tries == OPTIONS.max_attempts + 1
         assert "Unexpected ArithmeticError" in (await runtime.find(run_id)).reason
         assert "The run is paused" in told[-1]
+
+
+class Down(StoreWrapper):
+    """A store that doesn't answer claims at first, and again later."""
+
+    claims = 0
+
+    @override
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        self.claims += 1
+        if self.claims <= 6 or 10 < self.claims <= 16:
+            raise StoreUnavailable("The run store 'x' does not answer", hint="Start the server")
+        return await super().claim_run(queue=queue, owner=owner, seconds=seconds)
+
+
+async def test_an_outage_of_the_store_is_reported_once_by_all_slots(tmp_path: Path) -> None:
+    load = Load(folder=str(tmp_path), steps=1, reply_seconds=0, worker=OPTIONS)
+    async with open_runtime(build_host(load)) as runtime:
+        store = Down(runtime.store)
+        told = await work_until(Runtime(runtime.host, store), load, lambda _: store.claims > 16)
+
+    assert told == ["store: The run store 'x' does not answer. Start the server"] * 2

@@ -144,18 +144,15 @@ async def _obey_signals(consumer: ForkProcess, pipe: ParentPipe, *, task_status:
 
 async def _keep_sweeping(job: Job, address: Address) -> None:
     broker = CeleryBroker(address)
-    reported = ""
     while True:
         try:
             async with open_runtime(job.host) as runtime:
                 while True:
                     due_in = await sweep(runtime, job.queue, broker, report=job.report, fires=job.fires)
-                    reported = ""
+                    job.note_success()
                     await anyio.sleep(min(job.options.sweep_seconds, due_in))
         except (StoreError, BrokerUnavailable) as failure:
-            if failure.message != reported:  # report an outage once, not at every attempt
-                reported = failure.message
-                job.report(f"sweep: {failure.sentence}")
+            job.report_outage(failure, subject="sweep")
         await anyio.sleep(job.options.sweep_seconds)
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
-from metier.errors import MetierError, StoreError
+from metier.errors import BrokerUnavailable, MetierError, StoreError
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.notify.delivery import POLL_SECONDS, deliver_due
@@ -33,7 +33,7 @@ from metier.runtime.queue.schedules import fire_due
 from metier.runtime.runs import Runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease
-from metier.store.failures import LeaseHeld, RunUnknown
+from metier.store.failures import LeaseHeld, RunUnknown, StoreUnavailable
 
 logger = logging.getLogger("metier.worker")
 
@@ -51,6 +51,18 @@ class Job(Struct, frozen=True, kw_only=True):
     """Exceptions to raise to the caller, because they don't count against the run."""
     failures: Counter[str] = field(default_factory=Counter[str])
     """Number of consecutive failures of each run in this process."""
+    _outages: set[type[MetierError]] = field(default_factory=set[type[MetierError]])
+    """Failures of the store and broker that were reported and have not ended."""
+
+    def report_outage(self, failure: StoreError | BrokerUnavailable, *, subject: str) -> None:
+        """Report an outage once, not for every slot and attempt."""
+        if type(failure) not in self._outages:
+            self._outages.add(type(failure))
+            self.report(f"{subject}: {failure.sentence}")
+
+    def note_success(self) -> None:
+        """Report the next outage again."""
+        self._outages.clear()
 
     @property
     def options(self) -> WorkerOptions:
@@ -93,6 +105,9 @@ async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierEr
         with suppress(StoreError):  # the lease may be lost or released already
             await runtime.store.release_lease(lease)
     sentence = failure if isinstance(failure, str) else failure.sentence
+    if isinstance(failure, StoreUnavailable):
+        job.report_outage(failure, subject="store")
+        return
     if isinstance(failure, NOT_OF_THE_RUN):
         job.report(f"run {run_id}: {sentence}")
         return
@@ -231,12 +246,14 @@ class RunPool:
 
     async def _claim(self) -> Lease | None:
         try:
-            return await self.runtime.store.claim_run(
+            lease = await self.runtime.store.claim_run(
                 queue=self.job.queue, owner=self.runtime.host.owner, seconds=self.job.options.lease_seconds
             )
         except StoreError as failure:
-            self.job.report(f"store: {failure.sentence}")
+            self.job.report_outage(failure, subject="store")
             return None
+        self.job.note_success()
+        return lease
 
     async def _keep_sweeping(self) -> None:
         while not self.is_leaving:
@@ -258,7 +275,7 @@ class RunPool:
         try:
             return await sweep(self.runtime, self.job.queue, None, report=self.job.report, fires=self.job.fires)
         except StoreError as failure:
-            self.job.report(f"sweep: {failure.sentence}")
+            self.job.report_outage(failure, subject="sweep")
             return inf
 
     async def _idle(self, seconds: float) -> None:
