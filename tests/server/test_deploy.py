@@ -68,6 +68,13 @@ def test_the_container_file_uses_known_instructions_and_existing_commands() -> N
     )
 
 
+def test_services_of_the_compose_file_have_an_exact_version() -> None:
+    images = {name: read_services()[name]["image"] for name in ("postgres", "redis")}
+
+    assert re.fullmatch(r"docker\.io/library/postgres:17\.\d+(@sha256:[0-9a-f]{64})?", images["postgres"])
+    assert re.fullmatch(r"docker\.io/library/redis:7\.\d+\.\d+(@sha256:[0-9a-f]{64})?", images["redis"])
+
+
 def test_the_compose_file_uses_existing_commands_settings_and_services() -> None:
     services = read_services()
     settings = {name for key in all_leaves() for name in variables_of(key)} | OWN
