@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from metier.errors import ApprovalClosed
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
-from metier.runtime.notify.links import PATH, DecisionLinks, DecisionRight
+from metier.runtime.notify.links import PATH, DecisionLinks
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.server.console.inbox_cards import build_approval_card
+from metier.server.console.inbox_cards import ApprovalCard, build_approval_card
 from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import decide
@@ -21,7 +21,8 @@ router = APIRouter(prefix=PATH, include_in_schema=False)
 
 type Word = Annotated[str, Path(max_length=100)]
 
-_GONE = "This link was already used or has expired."
+_GONE = """<p class="notice bad" role="alert">This link was already used or has expired.</p>
+<p><a href="{base}/">Sign in to the console</a> to list open approvals.</p>"""
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
@@ -38,8 +39,8 @@ async def show(request: Request, state: State, word: Word) -> Response:
         return _render_unknown(request, state)
     question = await state.runtime.approvals.get(right.approval_id)
     if question.row.status != "open":
-        return _render_closed(request, state, question)
-    content = await _render(request, state, question, right)
+        return await _render_decided(request, state, question)
+    content = _render(request, "decision.html", card=await _build_card(state, question), decider=right.decider)
     return render_plain_page("Approval", content, nonce=get_nonce(request), base=state.base_path, is_wide=True)
 
 
@@ -59,39 +60,48 @@ async def decide_by_link(
         return _render_unknown(request, state)
     question = await state.runtime.approvals.get(right.approval_id)
     try:
-        await decide(state, question, Reply(decision=decision, by=right.decider, reason=reason), seen=seen)
+        reply = Reply(decision=decision, by=right.decider, reason=reason)
+        decided = await decide(state, question, reply, seen=seen)
     except ApprovalClosed:
-        return _render_closed(request, state, await state.runtime.approvals.get(right.approval_id))
+        return await _render_decided(request, state, await state.runtime.approvals.get(right.approval_id))
     # Only after the decision counted: a link whose approval was refused can still be used to deny.
     _get_links(state).redeem(word)
-    done = "Approved" if decision == "approved" else "Denied"
-    content = '<p class="notice ok" role="status">The run continues. You can close this page.</p>'
-    return render_plain_page(done, content, nonce=get_nonce(request), base=state.base_path)
+    return await _render_decided(request, state, decided, is_new=True)
 
 
 def _get_links(state: ServerState) -> DecisionLinks:
     return DecisionLinks(state.config.private)
 
 
-async def _render(request: Request, state: ServerState, question: ApprovalQuestion, right: DecisionRight) -> str:
+async def _build_card(state: ServerState, question: ApprovalQuestion) -> ApprovalCard:
     runtime = state.runtime
-    run = await runtime.store.find_run(question.row.run_id)
-    is_stale = await runtime.approvals.is_stale(question)
-    card = build_approval_card(
+    return build_approval_card(
         question,
-        run,
-        is_stale=is_stale,
+        await runtime.store.find_run(question.row.run_id),
+        is_stale=await runtime.approvals.is_stale(question),
         clean=build_host_cleaner(state.host).value,
         redactor=build_host_redactor(state.host),
     )
+
+
+def _render(request: Request, template: str, **values: object) -> str:
     environment = cast("Environment", request.app.state.console)  # set by `console.pages.mount`
-    return environment.get_template("decision.html").render(card=card, decider=right.decider)
+    return environment.get_template(template).render(**values)
 
 
-def _render_closed(request: Request, state: ServerState, question: ApprovalQuestion) -> Response:
-    row = question.row
-    content = f"<p>It is {escape(row.status)}, by {escape(row.decided_by or 'nothing but time')}.</p>"
-    return render_plain_page("Decided already", content, nonce=get_nonce(request), base=state.base_path, status=409)
+async def _render_decided(
+    request: Request, state: ServerState, question: ApprovalQuestion, *, is_new: bool = False
+) -> Response:
+    """Render a closed approval. `is_new`: this request decided it."""
+    card = await _build_card(state, question)
+    title = card.status.capitalize() if is_new else "Expired" if card.status == "expired" else "Already decided"
+    return render_plain_page(
+        title,
+        _render(request, "decided.html", card=card, is_new=is_new),
+        nonce=get_nonce(request),
+        base=state.base_path,
+        status=200 if is_new else 409,
+    )
 
 
 def _render_unknown(request: Request, state: ServerState) -> Response:
@@ -99,8 +109,8 @@ def _render_unknown(request: Request, state: ServerState) -> Response:
     if state.access.failures.take(request.client.host if request.client else "unknown"):
         raise HttpProblem(429, "too_many_requests", "Too many links that are not good", hint="Wait a minute")
     return render_plain_page(
-        "Not found",
-        f'<p class="notice bad" role="alert">{_GONE}</p>',
+        "Invalid link",
+        _GONE.format(base=escape(state.base_path)),
         nonce=get_nonce(request),
         base=state.base_path,
         status=404,
