@@ -1,5 +1,6 @@
 """The console in a real browser: live updates, a phone, two people, the keyboard, dark mode, hostile text, axe-core."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +261,24 @@ def test_no_page_has_a_serious_accessibility_violation(browser: Browser, scene: 
     context.close()
 
     assert faults == []
+
+
+@pytest.mark.parametrize("path", ["/runs", "/cost", "/latency"])
+def test_charts_fit_their_cards_on_a_phone_and_their_labels_do_not_overlap(
+    path: str, browser: Browser, scene: Scene
+) -> None:
+    context = browser.new_context(viewport=PHONE)
+    page = sign_in(context, scene.server)
+    page.goto(scene.server.url + path)
+    edges = "each => { const box = each.getBoundingClientRect(); return [box.left, box.right] }"
+
+    chart = page.locator(".plot").first
+    right = chart.evaluate(edges)[1]
+    drawn = chart.locator("svg[role=img]")
+    assert drawn.evaluate(edges)[1] <= right + 0.5
+    labels = [each.evaluate(edges) for each in drawn.locator("text:visible").all()]
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(labels)), labels
+    context.close()
 
 
 def list_serious(page: Page, question: str) -> list[str]:
