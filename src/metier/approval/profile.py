@@ -68,7 +68,7 @@ class ProfilePolicy:
 
     @property
     def asks(self) -> bool:
-        """True if the profile asks about some calls."""
+        """Return True if the profile asks about some calls."""
         return self._profile != "permissive"
 
     def _is_claim(self, action: ActionStep) -> bool:

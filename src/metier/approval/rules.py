@@ -50,7 +50,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     @property
     def is_broad(self) -> bool:
-        """True if the rule matches names by prefix instead of naming one."""
+        """Return True if the rule matches names by prefix instead of naming one."""
         return self.subject.endswith("*")
 
     def applies_to(self, names: frozenset[str]) -> bool:

@@ -91,7 +91,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def is_opaque(self) -> bool:
-        """True if the command's effect can't be determined from its words."""
+        """Return True if the command's effect can't be determined from its words."""
         if not self.argv:
             return True
         found = find_tables(self.over_files or self.argv)
@@ -99,17 +99,17 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def is_unclear(self) -> bool:
-        """True if it may start a program that its words don't name, even a denied one."""
+        """Return True if it may start a program that its words don't name, even a denied one."""
         return not self.argv or is_unclear(self.over_files or self.argv)
 
     @property
     def is_vouched(self) -> bool:
-        """True if it is known to only read, wherever it runs."""
+        """Return True if it is known to only read, wherever it runs."""
         return bool(self.argv) and not self.wrong and is_vouched(self.over_files or self.argv, self.place)
 
     @property
     def is_reading(self) -> bool:
-        """True if it is known to only read, and to read only the workspace."""
+        """Return True if it is known to only read, and to read only the workspace."""
         is_inside = all(is_beneath(folder, self.place.root) for folder in self.place.folders)
         return is_inside and self.is_vouched and not self.outside
 

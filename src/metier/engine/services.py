@@ -199,7 +199,7 @@ class Services(Struct, frozen=True, kw_only=True):
     features: FeatureSupport = msgspec.field(default_factory=FeatureMemory)
     """Known unsupported features of the endpoint of `provider`."""
     enforces_schema: bool = False
-    """Whether the endpoint is the vendor's own: it accepts a result schema together with tools."""
+    """True if the endpoint is the vendor's own: it accepts a result schema together with tools."""
     seams: Seams = msgspec.field(default_factory=Seams)
     counter: TokenCounter = msgspec.field(default_factory=TokenCounter)
     cache: TurnCache = msgspec.field(default_factory=TurnCache)

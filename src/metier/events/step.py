@@ -37,7 +37,7 @@ class StepStarted(Payload, frozen=True, kw_only=True):
     """Policy decision; `ask` if a user then approved it."""
     rule: str = ""
     read_only: bool = False
-    """Whether its program runs in the read-only sandbox, so that no user was asked."""
+    """True if its program runs in the read-only sandbox, so that no user was asked."""
     skill_name: str = ""
 
 
@@ -176,9 +176,9 @@ class HooksRan(Payload, frozen=True, kw_only=True):
     """`deny`, `ask`, `stop`, or empty."""
     reason: str = ""
     changed_call: bool = False
-    """Whether the call's arguments changed."""
+    """True if the call's arguments changed."""
     added_text: bool = False
-    """Whether text was added for the model."""
+    """True if text was added for the model."""
 
     @property
     def summary(self) -> str:

@@ -65,7 +65,7 @@ class TaskWords(Struct, frozen=True, kw_only=True):
     agent: str
     """ID of the agent, whose rules apply."""
     is_typed: bool = True
-    """Whether a user typed it at this machine. Then pasted pictures may be anywhere, and reading needs no approval."""
+    """True if a user typed it at this machine. Then pasted pictures may be anywhere, and reading needs no approval."""
 
 
 def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> Attached:

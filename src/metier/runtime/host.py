@@ -68,7 +68,7 @@ class Host(Struct, frozen=True, kw_only=True):
     home: Path
     environ: Mapping[str, str]
     trust: WorkspaceTrust
-    """Whether the workspace's files are trusted."""
+    """Trust in the workspace's files."""
     flags: tuple[str, ...] = ()
     """Names of settings given on the command line."""
     worktree: "RunWorktree | None" = None

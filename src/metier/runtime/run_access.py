@@ -86,7 +86,7 @@ class ContinuedRun(Struct, frozen=True, kw_only=True):
 
     run_id: str
     in_background: bool
-    """Whether a worker or a server continues it."""
+    """True if a worker or a server continues it."""
 
 
 class Runs(Protocol):

@@ -67,7 +67,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     has_output_schema: bool = False
     paths: dict[str, str] = field(default_factory=dict[str, str])
     is_remote: bool = False
-    """Whether the run is on a server; then its folder isn't on this machine."""
+    """True if the run is on a server; then its folder isn't on this machine."""
     document: Document = field(default_factory=dict[str, Any])
     """The whole document, as `--json` prints it."""
 

@@ -72,7 +72,7 @@ class Watcher(Struct, eq=False):
     after: Place
     """The last event that was returned."""
     is_slow: bool = False
-    """Whether it fell more than `QUEUE` events behind and was closed."""
+    """True if it fell more than `QUEUE` events behind and was closed."""
     _past: list[SentEvent] = field(default_factory=list[SentEvent])
     _queue: list[SentEvent] = field(default_factory=list[SentEvent])
     _news: anyio.Event = field(default_factory=anyio.Event)

@@ -34,7 +34,7 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     reason: str = ""
     """The rule that asks, and its reason."""
     is_default: bool = False
-    """Whether the profile asks, because no rule matches."""
+    """True if the profile asks, because no rule matches."""
     risk: str = ""
     justification: str = ""
     expires_at: str = ""
@@ -42,7 +42,7 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     total: int = 1
     """The number of pending calls of the same reply."""
     is_edited: bool = False
-    """Whether a user edited the arguments."""
+    """True if a user edited the arguments."""
 
 
 def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES) -> list[Text]:

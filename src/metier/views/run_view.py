@@ -93,7 +93,7 @@ class TextView(Struct, frozen=True, kw_only=True, tag_field="item", tag="text"):
     turn: int
     text: str
     is_cut: bool = False
-    """Whether the event log has only the beginning."""
+    """True if the event log has only the beginning."""
 
 
 class NoteView(Struct, frozen=True, kw_only=True, tag_field="item", tag="note"):

@@ -38,7 +38,7 @@ class TextStream:
         self.shown = ""
         """Text shown so far."""
         self.has_printed = False
-        """Whether blocks were returned for printing."""
+        """Return True if blocks were returned for printing."""
 
     @property
     def rest(self) -> str:

@@ -86,7 +86,7 @@ class Terminal:
         self._pending: list[str] = []
         """Text that the next frame writes, all at once."""
         self._ends_blank = False
-        """True if the last line above the prompt is blank, so that the next block needs no blank line."""
+        """Return True if the last line above the prompt is blank, so that the next block needs no blank line."""
         self._is_away = False
         """True while an editor uses the screen."""
         self._pasted: dict[str, str] = {}

@@ -166,7 +166,7 @@ class Prompter(Struct, frozen=True):
     read_line: ReadLine
     by: str
     painter: Painter | None = None
-    """Where calls are shown. Default: stderr."""
+    """Stream on which calls are shown. Default: stderr."""
     edit: Edit | None = None
     """If None, the user types new arguments as JSON."""
     lasting: str = "in this run"

@@ -32,7 +32,7 @@ class SkillSource(Struct, frozen=True):
 
     @property
     def is_own(self) -> bool:
-        """True if its skills are the workspace's own."""
+        """Return True if its skills are the workspace's own."""
         is_listed = self.kind in ("workspace", "folder")
         return is_listed and self.within is not None and is_own_folder(self.folder, self.within)
 

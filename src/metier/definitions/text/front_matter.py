@@ -297,7 +297,7 @@ class Document(Struct, frozen=True, kw_only=True):
 
     @property
     def is_unreadable(self) -> bool:
-        """True if no field could be read. The reason is in `problems`."""
+        """Return True if no field could be read. The reason is in `problems`."""
         return not self.root.entries and has_errors(self.problems)
 
 

@@ -30,9 +30,9 @@ class Limits(StoredValue, frozen=True, kw_only=True):
     """Maximum number of child runs per call."""
     on_limit: Annotated[OnLimit, OmitDefault()] = "fail"
     delegates_together: Annotated[bool, OmitDefault()] = False
-    """Whether adjacent `delegate` calls of a reply start together. Off in runs of older versions."""
+    """True if adjacent `delegate` calls of a reply start together. Off in runs of older versions."""
     ends_at_first_finish: Annotated[bool, OmitDefault()] = False
-    """Whether the first of several `finish` calls ends the run. Off in runs of older versions."""
+    """True if the first of several `finish` calls ends the run. Off in runs of older versions."""
 
 
 class LimitsRaised(JournalEntry, frozen=True, kw_only=True, tag="limits_raised"):

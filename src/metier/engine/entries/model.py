@@ -26,7 +26,7 @@ class ModelCallStarted(TimedEntry, frozen=True, kw_only=True, tag="model_call_st
     prompt_limit: Annotated[int | None, OmitDefault()] = None
     """Maximum prompt tokens from here on, because the provider rejected a larger prompt."""
     is_json: bool | None = None
-    """Whether the decision was requested in JSON instead of tool calls; in older journals the settings have it."""
+    """True if the decision was requested in JSON instead of tool calls; in older journals the settings have it."""
     server_address: Annotated[str, OmitDefault()] = ""
     """Host of the provider's server; empty if nothing is sent, and in journals of older versions."""
     server_port: Annotated[int, OmitDefault()] = 0
@@ -66,7 +66,7 @@ class DecodeFailed(JournalEntry, frozen=True, kw_only=True, tag="decode_failed")
     reason: str
     message: str
     repair: bool
-    """Whether the model gets one chance to correct it."""
+    """True if the model gets one chance to correct it."""
 
 
 class ProgressVerified(JournalEntry, frozen=True, kw_only=True, tag="progress_verified"):

@@ -51,7 +51,7 @@ class InputAsked(TimedEntry, frozen=True, kw_only=True, tag="input_asked"):
     question: str
     fields: JsonValue = None
     resumes: bool = False
-    """Whether the step itself asked and continues with the answer."""
+    """True if the step itself asked and continues with the answer."""
     spent: Spent | None = None
 
 

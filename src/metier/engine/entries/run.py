@@ -100,7 +100,7 @@ class RunAdopted(JournalEntry, frozen=True, kw_only=True, tag="run_adopted"):
     nonce: str = ""
     """Makes IDs of new approvals unpredictable, so that they can't have been answered before."""
     tells_begun: Annotated[bool, OmitDefault()] = False
-    """Whether questions about a step mention that it had started; missing in entries of older versions."""
+    """True if questions about a step mention that it had started; missing in entries of older versions."""
     seal: str = ""
 
 

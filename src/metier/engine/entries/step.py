@@ -50,7 +50,7 @@ class StepStarted(TimedEntry, frozen=True, kw_only=True, tag="step_started"):
     spool: SpoolIdentity | None = None
     """None for repeatable effects, and in journals of versions that did not record it."""
     read_only: Annotated[bool, OmitDefault()] = False
-    """Whether its program runs in the read-only sandbox without a question; the effect is then `read`."""
+    """True if its program runs in the read-only sandbox without a question; the effect is then `read`."""
 
 
 class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
@@ -71,10 +71,10 @@ class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
     """Blob with the whole text if `text` is truncated."""
     retryable: bool = False
     counts_as_failure: bool = False
-    """Whether the failure policy applies: a skill's work failed, not a call that the model can correct."""
+    """True if the failure policy applies: a skill's work failed, not a call that the model can correct."""
     artifacts: tuple[dict[str, JsonValue], ...] = ()
     adopted: bool = False
-    """Whether the result was found after a crash instead of produced by this attempt."""
+    """True if the result was found after a crash instead of produced by this attempt."""
     spent: Spent | None = None
     outcome: TaskState | None = None
     """Status that a failed skill reported: `timeout`, `blocked`, `escalated`."""

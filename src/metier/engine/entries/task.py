@@ -37,9 +37,9 @@ class ChildRequest(StoredValue, frozen=True, kw_only=True):
     call: SkillCall | None = None
     """The skill whose code is the run's only call: no model is asked."""
     reads_only: Annotated[bool, OmitDefault()] = False
-    """Whether it shares the workspace with other runs, so that it and its descendants change nothing."""
+    """True if it shares the workspace with other runs, so that it and its descendants change nothing."""
     worktree: Annotated[bool, OmitDefault()] = False
-    """Whether it works in its own git worktree; its changes are offered as a diff."""
+    """True if it works in its own git worktree; its changes are offered as a diff."""
 
     @property
     def checks_result(self) -> bool:

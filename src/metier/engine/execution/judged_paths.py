@@ -31,7 +31,7 @@ class JudgedPaths(Struct, frozen=True, kw_only=True):
     """Returns the verdict for the same call with another value of an argument (name, value)."""
     is_approved: bool
     is_read_only: bool = False
-    """Whether the step runs in the read-only sandbox."""
+    """True if the step runs in the read-only sandbox."""
     approved: frozenset[str]
     """Link targets that the user saw before approving."""
 

@@ -60,9 +60,9 @@ class HookMemory:
     blocked: HooksRan | None = None
     """Set if hooks blocked the start of the run, or ended it."""
     is_notified: bool = False
-    """Whether hooks were notified of the current pause."""
+    """True if hooks were notified of the current pause."""
     is_asked_to_stop: bool = False
-    """Whether `Stop` hooks answered for the current result."""
+    """True if `Stop` hooks answered for the current result."""
     blocks: int = 0
     """Number of times that a hook denied the run's end."""
 
@@ -90,7 +90,7 @@ class RunState:
     next_skill: str = ""
     """Skill that was called while another one was in charge."""
     is_selected: bool = False
-    """Whether the last decision put a skill in charge by naming it, without a step."""
+    """True if the last decision put a skill in charge by naming it, without a step."""
     used_skills: list[str] = field(default_factory=list[str])
     pieces: list[DisclosedPiece] = field(default_factory=list[DisclosedPiece])
     wanted: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class RunState:
     repair: DecodeFailed | None = None
     """The correction in the next request about the model's last reply."""
     is_json: bool | None = None
-    """Whether the last decision was requested in JSON; None if the journal does not have it."""
+    """True if the last decision was requested in JSON; None if the journal does not have it."""
     steps: list[Step] = field(default_factory=list[Step])
     """Steps of the current turn."""
     run: list[Exchange] = field(default_factory=list[Exchange])
@@ -140,14 +140,14 @@ class RunState:
     remembered: set[str] = field(default_factory=set[str])
     """Calls that a user allowed until the run ends; see `build_memory_key`."""
     aborted: bool = False
-    """Whether a user ended the run because of an interrupted step."""
+    """True if a user ended the run because of an interrupted step."""
     plan: tuple[PlannedStep, ...] = ()
     """Steps of the task definition, if one plans the run; `steps` are the same, in the same order."""
     children: list[Child] = field(default_factory=list[Child])
     delegated_turns: int = 0
     """Turns of child runs that the model started; they count against the run's limit."""
     accepted: bool = False
-    """Whether the result passed its checks."""
+    """True if the result passed its checks."""
     unaccepted: ResultChecked | None = None
     """Reason why the last result was not accepted."""
     result: str = ""
@@ -175,7 +175,7 @@ class RunState:
     nonce: str = ""
     """Nonce of the adoption; see `RunAdopted`."""
     is_foreign: bool = False
-    """Whether the current plan comes from a reply or request before the run was adopted."""
+    """True if the current plan comes from a reply or request before the run was adopted."""
 
     def step(self, step_id: str) -> Step:
         """Return a step of this turn. Raises `IllegalTransition` for an unknown one."""

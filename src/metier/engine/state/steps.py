@@ -91,9 +91,9 @@ class Step:
     denied: str = ""
     """The approver's reason for denying it."""
     is_foreign: bool = False
-    """Whether it was planned in another store: then a user is asked, regardless of the rules."""
+    """True if it was planned in another store: then a user is asked, regardless of the rules."""
     may_be_done: bool = False
-    """Whether it was started in another store, which the question mentions."""
+    """True if it was started in another store, which the question mentions."""
     failed_once: bool = False
     needs_write: str = ""
     """The error in the read-only sandbox; if set, a user decides whether it gets write access."""
@@ -114,7 +114,7 @@ class Step:
     """Results of hooks before the user was asked."""
     is_hooked_after: bool = False
     is_edited_after_approval: bool = False
-    """Whether a hook edited it after the approval."""
+    """True if a hook edited it after the approval."""
     notes: list[str] = field(default_factory=list[str])
     """Texts that hooks add to the result for the model."""
     delegated: ChildRequested | None = None

@@ -114,7 +114,7 @@ class Client(Struct, frozen=True, kw_only=True):
     has_forms: bool
     has_links: bool
     can_be_asked: bool
-    """Whether the server can send it a request while its own is open."""
+    """True if the server can send it a request while its own is open."""
     name: str
 
     @property

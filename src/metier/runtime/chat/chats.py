@@ -81,7 +81,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     agent: str = ""
     model: str = ""
     may_name_built_in: bool = False
-    """Whether `built-in` may be named to bypass the default agent, which only a user at this machine may do."""
+    """True if `built-in` may be named to bypass the default agent, which only a user at this machine may do."""
 
 
 class Chat:

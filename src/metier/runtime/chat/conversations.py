@@ -107,7 +107,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     recorded: frozenset[str] = frozenset()
     """Runs in the log, including undone ones."""
     is_crowded: bool = False
-    """Whether the log is about to drop turns that are not summarized yet."""
+    """True if the log is about to drop turns that are not summarized yet."""
 
 
 async def read_conversation(store: Store, context_id: str) -> Conversation:

@@ -26,7 +26,7 @@ class QueuedMessage(Struct, frozen=True, kw_only=True):
     context_id: str
     text: str
     steers: bool = True
-    """Whether the running turn may take it before its next model request."""
+    """True if the running turn may take it before its next model request."""
 
 
 class MessageQueue:

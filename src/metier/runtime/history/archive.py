@@ -52,7 +52,7 @@ class Manifest(Value):
     version: int = VERSION
     run_id: str
     redacted: bool
-    """Whether its texts were redacted."""
+    """True if its texts were redacted."""
     members: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each other member by name."""
     checksum: str = ""

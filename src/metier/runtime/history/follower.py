@@ -35,7 +35,7 @@ class News(NamedTuple):
 
     items: Sequence[EventRecord | Partial]
     is_driven: bool
-    """Whether a process drives the run or a worker will, so that more events may come."""
+    """True if a process drives the run or a worker will, so that more events may come."""
 
     @property
     def records(self) -> list[EventRecord]:
@@ -74,7 +74,7 @@ class Follower:
         """Events computed from the journal, until they are shown."""
         self._teller = JournalReplayer(runtime.host, run_id, self._computed)
         self._is_elsewhere = False
-        """Whether the driver's log is on another machine."""
+        """Return True if the driver's log is on another machine."""
         self._next_look = 0.0
         self._reader = PartialReader(self._path.parent)
         self._partials: list[Partial] = []

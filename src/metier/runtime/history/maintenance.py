@@ -33,7 +33,7 @@ _ALL_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Which ended runs to delete: all but the newest `keep`, and only those older than the given days."""
+    """The ended runs to delete: all but the newest `keep`, and only those older than the given days."""
 
     keep: int = 0
     older_than_days: float | None = None

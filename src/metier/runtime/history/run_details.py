@@ -99,7 +99,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
     """Request as JSON, rebuilt from the journal, without the host's secrets."""
     request_hash: str
     is_exact: bool
-    """Whether the rebuilt request has the recorded hash."""
+    """True if the rebuilt request has the recorded hash."""
     replies: tuple[str, ...]
     """Replies as JSON: two if the first one was invalid, none if no reply arrived."""
 
@@ -157,7 +157,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     """The last entry as JSON, without secrets, long texts truncated in the middle."""
     facts: tuple[Fact, ...]
     can_fork: bool
-    """Whether a new run can share these entries and continue from here."""
+    """True if a new run can share these entries and continue from here."""
 
 
 async def read_moment(runtime: Runtime, run_id: str, number: int, *, entries: Sequence[Entry] | None = None) -> Moment:

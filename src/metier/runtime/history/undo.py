@@ -42,7 +42,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     now: FileState | None
     target: FileState | None
     is_conflict: bool = False
-    """Whether the file was changed after the run."""
+    """True if the file was changed after the run."""
     cannot: str = ""
     """Reason why it can't be restored."""
     diff: str = ""

@@ -94,7 +94,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     model: str = ""
     """Model for continuing a run that its provider ended; empty for the one of the settings."""
     reopens: bool = False
-    """Whether the user wants to continue a run that a limit or its provider ended."""
+    """True if the user wants to continue a run that a limit or its provider ended."""
     accepts_changed_skills: bool = False
     """Continue with the current files of skills, even if they changed since the run started."""
 

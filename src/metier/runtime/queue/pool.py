@@ -46,7 +46,7 @@ class Job(Struct, frozen=True, kw_only=True):
     report: Callable[[str], None]
     """Prints one line for each outcome and error."""
     fires: bool = True
-    """Whether it fires schedules. They belong to the queue of the settings, not to one given by a flag."""
+    """True if it fires schedules. They belong to the queue of the settings, not to one given by a flag."""
     reraised: tuple[type[Exception], ...] = ()
     """Exceptions to raise to the caller, because they don't count against the run."""
     failures: Counter[str] = field(default_factory=Counter[str])

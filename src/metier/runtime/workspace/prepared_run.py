@@ -43,7 +43,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     reading_sandbox: ReadingLevel | None = None
     """Level of its read-only sandbox when it started; see `RunStarted.reading_sandbox`."""
     is_foreign: bool = False
-    """Whether it was started in another store and is about to be adopted."""
+    """True if it was started in another store and is about to be adopted."""
 
     @property
     def given_results(self) -> str:

@@ -48,7 +48,7 @@ class Pulse(Struct):
     version: int = 0
     watchers: int = 0
     has_failed: bool = False
-    """Whether the store failed to answer the last query."""
+    """True if the store failed to answer the last query."""
     _seen: str = ""
     _changed: anyio.Event = field(default_factory=anyio.Event)
     _watched: anyio.Event = field(default_factory=anyio.Event)

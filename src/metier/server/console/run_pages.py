@@ -247,9 +247,9 @@ class LayerBar(Struct, frozen=True, kw_only=True):
     """Both in percent of all bytes."""
     first_byte: int
     is_cached: bool
-    """Whether it ends before the first byte that differs from the previous turn."""
+    """True if it ends before the first byte that differs from the previous turn."""
     was_cached: bool
-    """Whether the provider counted all tokens up to its end as cached."""
+    """True if the provider counted all tokens up to its end as cached."""
     price_usd: float | None
     """Price of its tokens; None if the model's price is unknown."""
 

@@ -82,7 +82,7 @@ class RegistryEntry(Value):
 
     @property
     def is_installed(self) -> bool:
-        """True if it was installed by `agent skill add`, not by hand."""
+        """Return True if it was installed by `agent skill add`, not by hand."""
         return self.git_url is not None or self.source_path is not None or self.served_at is not None
 
 

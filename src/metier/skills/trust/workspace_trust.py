@@ -149,7 +149,7 @@ class WorkspaceTrust(Struct, frozen=True, kw_only=True):
 
     @property
     def is_withheld(self) -> bool:
-        """True if it came from elsewhere, has settings or code, and is not trusted."""
+        """Return True if it came from elsewhere, has settings or code, and is not trusted."""
         return not self.is_trusted and bool(self.brings)
 
     def counts(self, part: Part, digest: str) -> bool:

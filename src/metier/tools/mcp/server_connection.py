@@ -135,7 +135,7 @@ class Conversation(Protocol):
 
     @property
     def is_stale(self) -> bool:
-        """True if the server reported a change of its tools since they were last listed."""
+        """Return True if the server reported a change of its tools since they were last listed."""
         ...
 
     async def list_tools(self) -> tuple[OfferedTool, ...]: ...
@@ -266,7 +266,7 @@ class ServerConnection:
 
     @property
     def is_given_up(self) -> bool:
-        """True if the server failed too often to be started again."""
+        """Return True if the server failed too often to be started again."""
         return self._failures >= MAX_FAILURES
 
     async def _ask(

@@ -171,7 +171,7 @@ class SimpleCommand(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True if some of its words have patterns or variables."""
+        """Return True if some of its words have patterns or variables."""
         return any(is_open(word) for word in (*self.argv, *self.inputs))
 
     def render(self) -> str:
