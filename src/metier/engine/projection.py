@@ -12,41 +12,16 @@ from msgspec import convert
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier import events
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep, ModelDecision, describe_failure, describe_success, get_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
 from metier.engine.entries.entry import Entry
-from metier.engine.entries.limits import LimitsRaised as LimitsRaisedEntry
+from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelReplied
-from metier.engine.entries.question import ApprovalAsked, InputAsked, InputGiven
-from metier.engine.entries.question import ApprovalDecided as ApprovalDecidedEntry
-from metier.engine.entries.question import UserMessageAdded as UserMessageAddedEntry
-from metier.engine.entries.run import ModelChanged as ModelChangedEntry
-from metier.engine.entries.run import RunAdopted as RunAdoptedEntry
-from metier.engine.entries.run import RunFailed as RunFailedEntry
-from metier.engine.entries.run import RunFinished as RunFinishedEntry
-from metier.engine.entries.run import RunPaused as RunPausedEntry
-from metier.engine.entries.run import RunReopened as RunReopenedEntry
-from metier.engine.entries.run import RunResumed as RunResumedEntry
-from metier.engine.entries.run import RunStarted as RunStartedEntry
-from metier.engine.entries.run import SkillCodeAccepted as SkillCodeAcceptedEntry
-from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff, SkillsRanked
-from metier.engine.entries.step import DoubtResolved, StepFinished, StepInDoubt, StepRetried
-from metier.engine.entries.step import HooksRan as HooksRanEntry
-from metier.engine.entries.step import StepStarted as StepStartedEntry
-from metier.engine.entries.step import UndoFinished as UndoFinishedEntry
-from metier.engine.entries.step import UndoStarted as UndoStartedEntry
-from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested
-from metier.engine.entries.task import ResultChecked as ResultCheckedEntry
-from metier.engine.entries.task import TaskPlanned as TaskPlannedEntry
-from metier.engine.state.run_state import RunState
-from metier.engine.state.steps import Step, describe_plan, read_plan
-from metier.events.model import LlmDecisionDecoded, LlmDecisionRejected
-from metier.events.payload import Payload
-from metier.events.run import (
-    LimitsRaised,
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven, UserMessageAdded
+from metier.engine.entries.run import (
     ModelChanged,
-    ResultChecked,
     RunAdopted,
     RunFailed,
     RunFinished,
@@ -54,35 +29,23 @@ from metier.events.run import (
     RunReopened,
     RunResumed,
     RunStarted,
-)
-from metier.events.skill import (
-    Handoff,
-    SkillCatalogLoaded,
     SkillCodeAccepted,
-    SkillDisclosureLoaded,
-    SkillInvocationFinished,
-    SkillInvocationStarted,
-    SkillPrefilterCompleted,
 )
-from metier.events.step import (
-    ApprovalDecided,
-    ApprovalRequested,
-    ArtifactWritten,
-    CallRefused,
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff, SkillsRanked
+from metier.engine.entries.step import (
+    DoubtResolved,
     HooksRan,
-    InputReceived,
-    InputRequested,
-    PlanUpdated,
-    SkillStepExecuted,
-    StepOutcomeAnswered,
-    StepOutcomeUnknown,
-    StepRetryScheduled,
+    StepFinished,
+    StepInDoubt,
+    StepRetried,
     StepStarted,
     UndoFinished,
     UndoStarted,
-    UserMessageAdded,
 )
-from metier.events.task import ChildRunFinished, ChildRunStarted, TaskPlanned, TaskStepChanged, TaskStepState
+from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested, ResultChecked, TaskPlanned
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step, describe_plan, read_plan
+from metier.events.task import TaskStepState
 from metier.messages import ToolCallPart
 from metier.providers.facts import find_cost
 from metier.telemetry.call_text import reveal_value
@@ -102,24 +65,24 @@ class _Excerpt(TypedDict):
     diff_lines: int
 
 
-def project(entry: Entry, state: RunState) -> tuple[Payload, ...]:
+def project(entry: Entry, state: RunState) -> tuple[events.Payload, ...]:
     """Return the events of an entry; `state` is the state after it."""
     return tuple(_project(entry, state))
 
 
-def _project(entry: Entry, state: RunState) -> Iterable[Payload]:
+def _project(entry: Entry, state: RunState) -> Iterable[events.Payload]:
     match entry:
-        case RunStartedEntry() | RunPausedEntry() | RunResumedEntry() | RunFinishedEntry() | RunFailedEntry():
+        case RunStarted() | RunPaused() | RunResumed() | RunFinished() | RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
         case (
-            RunAdoptedEntry()
-            | LimitsRaisedEntry()
-            | RunReopenedEntry()
-            | SkillCodeAcceptedEntry()
-            | ModelChangedEntry()
-            | UndoStartedEntry()
-            | UndoFinishedEntry()
-            | HooksRanEntry()
+            RunAdopted()
+            | LimitsRaised()
+            | RunReopened()
+            | SkillCodeAccepted()
+            | ModelChanged()
+            | UndoStarted()
+            | UndoFinished()
+            | HooksRan()
         ):
             return [_project_change(entry)]
         case CatalogLoaded() | SkillsRanked() | HandedOff():
@@ -130,19 +93,19 @@ def _project(entry: Entry, state: RunState) -> Iterable[Payload]:
             return []  # the retry policy emits events for all attempts, including failed ones
         case DecisionMade() | DecodeFailed():
             return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
-        case StepStartedEntry() | StepFinished() | StepRetried() | StepInDoubt() | DoubtResolved():
+        case StepStarted() | StepFinished() | StepRetried() | StepInDoubt() | DoubtResolved():
             return _project_step(entry, state)
-        case ApprovalAsked() | ApprovalDecidedEntry() | InputAsked() | InputGiven() | UserMessageAddedEntry():
+        case ApprovalAsked() | ApprovalDecided() | InputAsked() | InputGiven() | UserMessageAdded():
             return [_project_answer(entry, state)]
-        case TaskPlannedEntry() | CallPlanned() | ChildRequested() | ChildEnded() | ResultCheckedEntry():
+        case TaskPlanned() | CallPlanned() | ChildRequested() | ChildEnded() | ResultChecked():
             return project_work(entry, state)
         case _:
             return []
 
 
-def _project_hooks(entry: HooksRanEntry) -> Payload:
+def _project_hooks(entry: HooksRan) -> events.Payload:
     failed = [each for each in entry.outcomes if each.status != "ok"]
-    return HooksRan(
+    return events.HooksRan(
         hook_event=entry.event,
         step_id=entry.step_id,
         commands=tuple(each.command for each in entry.outcomes),
@@ -156,53 +119,53 @@ def _project_hooks(entry: HooksRanEntry) -> Payload:
 
 
 def _project_change(
-    entry: RunAdoptedEntry
-    | LimitsRaisedEntry
-    | RunReopenedEntry
-    | SkillCodeAcceptedEntry
-    | ModelChangedEntry
-    | UndoStartedEntry
-    | UndoFinishedEntry
-    | HooksRanEntry,
-) -> Payload:
+    entry: RunAdopted
+    | LimitsRaised
+    | RunReopened
+    | SkillCodeAccepted
+    | ModelChanged
+    | UndoStarted
+    | UndoFinished
+    | HooksRan,
+) -> events.Payload:
     match entry:
-        case UndoStartedEntry() | UndoFinishedEntry():
+        case UndoStarted() | UndoFinished():
             return _project_undo(entry)
-        case HooksRanEntry():
+        case HooksRan():
             return _project_hooks(entry)
-        case RunAdoptedEntry():
-            return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
-        case LimitsRaisedEntry():
-            return LimitsRaised(
+        case RunAdopted():
+            return events.RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
+        case LimitsRaised():
+            return events.LimitsRaised(
                 max_turns=entry.max_turns,
                 max_cost_usd=entry.max_cost_usd,
                 timeout_seconds=entry.timeout_seconds,
                 raised_by=entry.raised_by,
             )
-        case RunReopenedEntry():
-            return RunReopened(reason=entry.reason, reopened_by=entry.reopened_by, step_id=entry.step_id)
-        case ModelChangedEntry():
-            return ModelChanged(
+        case RunReopened():
+            return events.RunReopened(reason=entry.reason, reopened_by=entry.reopened_by, step_id=entry.step_id)
+        case ModelChanged():
+            return events.ModelChanged(
                 provider=entry.provider, model=entry.model, settings=entry.settings, changed_by=entry.changed_by
             )
-        case SkillCodeAcceptedEntry():
+        case SkillCodeAccepted():
             skills = tuple(name.partition(":")[2] for name in entry.code)
-            return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
+            return events.SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
 
 
-def _project_undo(entry: UndoStartedEntry | UndoFinishedEntry) -> Payload:
-    if isinstance(entry, UndoFinishedEntry):
-        return UndoFinished(undo_id=entry.undo_id, files=entry.files, left_alone=entry.left_alone)
+def _project_undo(entry: UndoStarted | UndoFinished) -> events.Payload:
+    if isinstance(entry, UndoFinished):
+        return events.UndoFinished(undo_id=entry.undo_id, files=entry.files, left_alone=entry.left_alone)
     paths = tuple(change.path for change in entry.changes)
-    return UndoStarted(undo_id=entry.undo_id, to_step=entry.to_step, files=paths, undone_by=entry.undone_by)
+    return events.UndoStarted(undo_id=entry.undo_id, to_step=entry.to_step, files=paths, undone_by=entry.undone_by)
 
 
 def _project_run(
-    entry: RunStartedEntry | RunPausedEntry | RunResumedEntry | RunFinishedEntry | RunFailedEntry, state: RunState
-) -> Payload:
+    entry: RunStarted | RunPaused | RunResumed | RunFinished | RunFailed, state: RunState
+) -> events.Payload:
     match entry:
-        case RunStartedEntry():
-            return RunStarted(
+        case RunStarted():
+            return events.RunStarted(
                 task=entry.task,
                 mode=entry.mode,
                 agent=entry.agent,
@@ -215,12 +178,12 @@ def _project_run(
                 parent_run_id=entry.parent_run_id,
                 pins=entry.pins,
             )
-        case RunPausedEntry():
-            return RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
-        case RunResumedEntry():
-            return RunResumed(reason=entry.reason, driver=entry.driver, at_seq=state.seq)
-        case RunFinishedEntry():
-            return RunFinished(
+        case RunPaused():
+            return events.RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
+        case RunResumed():
+            return events.RunResumed(reason=entry.reason, driver=entry.driver, at_seq=state.seq)
+        case RunFinished():
+            return events.RunFinished(
                 status=state.status,
                 mode=state.started.mode if state.started else "live",
                 result_summary=entry.result[:SUMMARY_CHARACTERS],
@@ -230,8 +193,8 @@ def _project_run(
                 cost_usd=find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
                 duration_ms=entry.duration_ms,
             )
-        case RunFailedEntry():
-            return RunFailed(
+        case RunFailed():
+            return events.RunFailed(
                 reason=entry.reason,
                 message=entry.message,
                 status=entry.status,
@@ -240,19 +203,19 @@ def _project_run(
             )
 
 
-def _project_last_skill(entry: Entry, state: RunState) -> list[Payload]:
+def _project_last_skill(entry: Entry, state: RunState) -> list[events.Payload]:
     """Project the end of the last skill in charge."""
-    if not state.skill or not isinstance(entry, RunFinishedEntry | RunFailedEntry):
+    if not state.skill or not isinstance(entry, RunFinished | RunFailed):
         return []
-    status = "succeeded" if isinstance(entry, RunFinishedEntry) else "failed"
-    return [SkillInvocationFinished(skill_name=state.skill, status=status)]
+    status = "succeeded" if isinstance(entry, RunFinished) else "failed"
+    return [events.SkillInvocationFinished(skill_name=state.skill, status=status)]
 
 
-def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: RunState) -> list[Payload]:
+def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: RunState) -> list[events.Payload]:
     match entry:
         case CatalogLoaded():
             return [
-                SkillCatalogLoaded(
+                events.SkillCatalogLoaded(
                     skills=len(entry.skills),
                     problems=entry.problems,
                     shadowed=entry.shadowed,
@@ -262,7 +225,7 @@ def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: Ru
         case SkillsRanked():
             task = state.started.task if state.started else ""
             return [
-                SkillPrefilterCompleted(
+                events.SkillPrefilterCompleted(
                     query=task[:SUMMARY_CHARACTERS],
                     candidates=entry.candidates,
                     considered=entry.considered,
@@ -271,21 +234,21 @@ def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: Ru
             ]
         case HandedOff():
             has_failed = entry.fallback or entry.from_skill in state.failed_skills
-            finished = SkillInvocationFinished(
+            finished = events.SkillInvocationFinished(
                 skill_name=entry.from_skill, status="failed" if has_failed else "succeeded"
             )
-            handoff = Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
+            handoff = events.Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
             started = _begin_skill(entry.rationale, state)
             return [*([finished] if entry.from_skill else []), handoff, started]
 
 
-def _project_disclosure(entry: ContextDisclosed) -> list[Payload]:
-    events: list[Payload] = []
+def _project_disclosure(entry: ContextDisclosed) -> list[events.Payload]:
+    payloads: list[events.Payload] = []
     first_of_group = {(piece.skill, piece.stage): piece for piece in reversed(entry.pieces)}
     for first in reversed(first_of_group.values()):
         files = tuple(p.file for p in entry.pieces if (p.skill, p.stage) == (first.skill, first.stage))
-        events.append(
-            SkillDisclosureLoaded(
+        payloads.append(
+            events.SkillDisclosureLoaded(
                 skill_name=first.skill,
                 stage=first.stage,
                 files=files,
@@ -294,14 +257,16 @@ def _project_disclosure(entry: ContextDisclosed) -> list[Payload]:
                 refused=entry.refused,
             )
         )
-    return events
+    return payloads
 
 
-def _project_decision(entry: DecisionMade | DecodeFailed) -> Payload:
+def _project_decision(entry: DecisionMade | DecodeFailed) -> events.Payload:
     if isinstance(entry, DecodeFailed):
-        return LlmDecisionRejected(turn=entry.turn, reason=entry.reason, message=entry.message, repair=entry.repair)
+        return events.LlmDecisionRejected(
+            turn=entry.turn, reason=entry.reason, message=entry.message, repair=entry.repair
+        )
     decision = entry.decision
-    return LlmDecisionDecoded(
+    return events.LlmDecisionDecoded(
         turn=entry.turn,
         selected_skill=decision.selected_skill,
         reasoning_summary=decision.reasoning_summary[:SUMMARY_CHARACTERS],
@@ -320,31 +285,31 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
     return replace(step, expected_output=expected)
 
 
-def _project_selected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
+def _project_selected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[events.Payload]:
     """Project the selection in a JSON decision, by which the first skill takes charge without a step."""
     if isinstance(entry, DecodeFailed) or not state.is_selected:
         return []
     return [_begin_skill(entry.decision.reasoning_summary[:SUMMARY_CHARACTERS], state)]
 
 
-def _begin_skill(rationale: str, state: RunState) -> SkillInvocationStarted:
+def _begin_skill(rationale: str, state: RunState) -> events.SkillInvocationStarted:
     pins = state.started.pins if state.started else {}
     pin = canonical_name(f"{SKILL_PIN}{state.skill}")
     digest = next((digest for name, digest in pins.items() if canonical_name(name) == pin), "")
-    return SkillInvocationStarted(skill_name=state.skill, rationale=rationale, digest=digest)
+    return events.SkillInvocationStarted(skill_name=state.skill, rationale=rationale, digest=digest)
 
 
 def _project_step(
-    entry: StepStartedEntry | StepFinished | StepRetried | StepInDoubt | DoubtResolved, state: RunState
-) -> list[Payload]:
+    entry: StepStarted | StepFinished | StepRetried | StepInDoubt | DoubtResolved, state: RunState
+) -> list[events.Payload]:
     match entry:
         case StepInDoubt():
-            return [StepOutcomeUnknown(step_id=entry.step_id, known=entry.known)]
+            return [events.StepOutcomeUnknown(step_id=entry.step_id, known=entry.known)]
         case DoubtResolved():
             return [*project_work(entry, state), *_project_answered(entry, state)]
-        case StepStartedEntry():
+        case StepStarted():
             return [
-                StepStarted(
+                events.StepStarted(
                     step_id=entry.step_id,
                     action=entry.action.type,
                     tool=tool_of(entry.action.params, entry.action.type),
@@ -359,20 +324,20 @@ def _project_step(
             ]
         case StepRetried():
             reason = f"it needs write access ({entry.reason})" if entry.wants_write else entry.reason
-            return [StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=reason)]
+            return [events.StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=reason)]
         case StepFinished():
             refused = _project_refused(entry, state)
             return [*refused, *_project_finished(entry, state), *project_task_step(entry, state)]
 
 
-def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
+def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[events.Payload]:
     """Project the calls of a reply that became no steps."""
     if isinstance(entry, DecodeFailed) or not entry.rejected:
         return []
     parts = state.reply.parts if state.reply is not None else ()
     given = {part.id: part.raw_arguments or part.arguments for part in parts if isinstance(part, ToolCallPart)}
     return [
-        CallRefused(
+        events.CallRefused(
             step_id="",
             action="call_tool",
             tool=each.tool,
@@ -388,13 +353,13 @@ def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> li
     ]
 
 
-def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
+def _project_refused(entry: StepFinished, state: RunState) -> list[events.Payload]:
     """Project a refused call. Calls that started have their arguments and verdict in `step_started`."""
     step = _find_step(state, entry.step_id)
     if step is None or step.started is not None or not entry.is_error or not entry.verdict:
         return []
     return [
-        CallRefused(
+        events.CallRefused(
             step_id=entry.step_id,
             action=step.action.type,
             tool=tool_of(step.action.params, step.action.type),
@@ -409,11 +374,11 @@ def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
     ]
 
 
-def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
+def _project_finished(entry: StepFinished, state: RunState) -> list[events.Payload]:
     step = _find_step(state, entry.step_id)
     action = step.action.type if step else ""
-    events: list[Payload] = [
-        SkillStepExecuted(
+    payloads: list[events.Payload] = [
+        events.SkillStepExecuted(
             step_id=entry.step_id,
             action=action,
             status=entry.status,
@@ -433,15 +398,17 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
         )
     ]
     if step and entry.status == "succeeded" and (noted := read_plan(step.action)):
-        events.append(PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
+        payloads.append(events.PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
-        events.append(_begin_skill(reason, state))
-    events.extend(convert({**artifact, "step_id": entry.step_id}, ArtifactWritten) for artifact in entry.artifacts)
-    return events
+        payloads.append(_begin_skill(reason, state))
+    payloads.extend(
+        convert({**artifact, "step_id": entry.step_id}, events.ArtifactWritten) for artifact in entry.artifacts
+    )
+    return payloads
 
 
-def _project_answered(entry: DoubtResolved, state: RunState) -> list[Payload]:
+def _project_answered(entry: DoubtResolved, state: RunState) -> list[events.Payload]:
     """Project the step's result if the user's answer determines it."""
     step = _find_step(state, entry.step_id)
     is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
@@ -459,14 +426,14 @@ def _excerpt(entry: StepFinished) -> _Excerpt:
 
 
 def _project_answer(
-    entry: ApprovalAsked | ApprovalDecidedEntry | InputAsked | InputGiven | UserMessageAddedEntry, state: RunState
-) -> Payload:
+    entry: ApprovalAsked | ApprovalDecided | InputAsked | InputGiven | UserMessageAdded, state: RunState
+) -> events.Payload:
     match entry:
-        case UserMessageAddedEntry():
-            return UserMessageAdded(message_id=entry.message_id, text=entry.text, sent_by=entry.sent_by)
+        case UserMessageAdded():
+            return events.UserMessageAdded(message_id=entry.message_id, text=entry.text, sent_by=entry.sent_by)
         case ApprovalAsked():
             step = _find_step(state, entry.step_id)
-            return ApprovalRequested(
+            return events.ApprovalRequested(
                 approval_id=entry.approval_id,
                 step_id=entry.step_id,
                 tool=tool_of(step.action.params, step.action.type) if step else "",
@@ -476,8 +443,8 @@ def _project_answer(
                 rule=entry.reason,
                 expires_at=datetime.fromisoformat(entry.expires_at) if entry.expires_at else None,
             )
-        case ApprovalDecidedEntry():
-            return ApprovalDecided(
+        case ApprovalDecided():
+            return events.ApprovalDecided(
                 approval_id=entry.approval_id,
                 decision=entry.decision,
                 decided_by=entry.decided_by,
@@ -485,9 +452,11 @@ def _project_answer(
                 edited=entry.edited_arguments is not None,
             )
         case InputAsked():
-            return InputRequested(request_id=entry.request_id, question=entry.question, fields=entry.fields)
+            return events.InputRequested(request_id=entry.request_id, question=entry.question, fields=entry.fields)
         case InputGiven():
-            return InputReceived(request_id=entry.request_id, answered_by=entry.answered_by, fields=tuple(entry.values))
+            return events.InputReceived(
+                request_id=entry.request_id, answered_by=entry.answered_by, fields=tuple(entry.values)
+            )
 
 
 def tool_of(params: dict[str, JsonValue], action: str) -> str:
@@ -503,18 +472,20 @@ def _find_step(state: RunState, step_id: str) -> Step | None:
 
 
 def project_work(
-    entry: TaskPlannedEntry | CallPlanned | ChildRequested | ChildEnded | ResultCheckedEntry | DoubtResolved,
+    entry: TaskPlanned | CallPlanned | ChildRequested | ChildEnded | ResultChecked | DoubtResolved,
     state: RunState,
-) -> list[Payload]:
+) -> list[events.Payload]:
     match entry:
-        case TaskPlannedEntry():
+        case TaskPlanned():
             order = state.started.order if state.started else None
-            return [TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
+            return [
+                events.TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))
+            ]
         case CallPlanned():
             return []  # the events of the step show the call
         case ChildRequested():
             order = entry.order
-            started = ChildRunStarted(
+            started = events.ChildRunStarted(
                 step_id=entry.step_id,
                 child_run_id=entry.child_run_id,
                 agent=order.agent,
@@ -525,7 +496,7 @@ def project_work(
             return [started, *_change(entry.step_id, state, "running")]
         case ChildEnded():
             cost = find_cost(entry.cost_usd, tokens=entry.input_tokens + entry.output_tokens)
-            ended = ChildRunFinished(
+            ended = events.ChildRunFinished(
                 step_id=entry.step_id,
                 child_run_id=entry.child_run_id,
                 status=entry.status,
@@ -533,28 +504,30 @@ def project_work(
                 cost_usd=cost,
             )
             return [ended]
-        case ResultCheckedEntry():
-            return [ResultChecked(accepted=not entry.failures, failures=entry.failures)]
+        case ResultChecked():
+            return [events.ResultChecked(accepted=not entry.failures, failures=entry.failures)]
         case DoubtResolved():
-            events = StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
+            answered = events.StepOutcomeAnswered(
+                step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by
+            )
             if entry.answer == "skip":
-                return [events, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
-            return [events, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
+                return [answered, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
+            return [answered, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
 
 
-def project_task_step(entry: StepFinished, state: RunState) -> list[Payload]:
+def project_task_step(entry: StepFinished, state: RunState) -> list[events.Payload]:
     """Project the end of a task's step; empty for steps of other runs."""
     if entry.status == "succeeded":
         return _change(entry.step_id, state, "succeeded")
     return _change(entry.step_id, state, "failed", message=describe_failure(entry.text)[:SUMMARY_CHARACTERS])
 
 
-def list_task_steps(state: RunState) -> list[TaskStepChanged]:
+def list_task_steps(state: RunState) -> list[events.TaskStepChanged]:
     """List the status of every step of a task, in order; empty if no task plans the run."""
     if not state.plan:
         return []
     return [
-        TaskStepChanged(
+        events.TaskStepChanged(
             step_id=step.step_id,
             file=planned.file,
             name=planned.name,
@@ -577,10 +550,10 @@ def _find_state(phase: str, finished: StepFinished | None) -> TaskStepState:
     return "skipped" if finished.status == "skipped" else "failed"
 
 
-def _change(step_id: str, state: RunState, now: TaskStepState, *, message: str = "") -> list[Payload]:
+def _change(step_id: str, state: RunState, now: TaskStepState, *, message: str = "") -> list[events.Payload]:
     number = next((i for i, step in enumerate(state.steps) if step.step_id == step_id), None)
     if not state.plan or number is None:
         return []
     planned = state.plan[number]
-    changed = TaskStepChanged(step_id=step_id, file=planned.file, name=planned.name, state=now, message=message)
+    changed = events.TaskStepChanged(step_id=step_id, file=planned.file, name=planned.name, state=now, message=message)
     return [changed]

@@ -1,4 +1,4 @@
-"""Event payloads, the public names. Metier itself imports them from the module that defines them."""
+"""Event payloads, the public names."""
 
 from metier.events.model import (
     InstructionFile,
