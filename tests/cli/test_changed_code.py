@@ -67,7 +67,7 @@ def append_entry(run_id: str, entry: Entry) -> None:
 
     async def append() -> None:
         async with open_runtime(open_host(None)) as runtime, runtime.writing(run_id) as log:
-            await log.record(entry, durable=True)
+            await log.record(entry)
 
     anyio.run(append)
 

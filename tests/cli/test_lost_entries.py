@@ -16,6 +16,8 @@ import pytest
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import WAIT, Workspace
 
+from services.postgres_server import find_binaries, run_server
+
 pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
@@ -98,27 +100,53 @@ def test_a_journal_behind_its_event_log_stops_the_run_and_lists_the_missing_entr
 
 
 def test_reads_lost_by_a_crashed_postgres_server_are_repeated_without_asking(
-    workspace: Workspace, model: ModelServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries of reads are not flushed at once, and a driver that is killed too cannot write them again."""
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL is not installed here")
+    with run_server(binaries) as server:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            # So that the server flushes nothing by itself before it crashes.
+            connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        server.restart()
+        monkeypatch.setenv("STATE_STORE_BACKEND", "postgres")
+        monkeypatch.setenv("DATABASE_URL", server.url())
+        model.follow(calls("Glob", pattern="*"), says("Done."))
+        model.hold_after = 1
+        process = workspace.start("run", "Look around")
+        assert model.held.wait(100)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=100)
+        model.released.set()
+        server.restart(is_immediate=True)
+        (folder,) = (workspace.folder / "runs").glob("2*")
+
+        code = workspace.agent("resume", folder.name)
+
+        assert code == 0
+        assert workspace.agent("replay", folder.name) == 0
+        assert len(list(folder.glob("events.lost-*.jsonl"))) == 1
+
+
+def test_an_older_copy_of_a_postgres_database_without_the_users_answer_stops_the_run(
+    *, workspace: Workspace, model: ModelServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setenv("STATE_STORE_BACKEND", "postgres")
     monkeypatch.setenv("DATABASE_URL", postgres_url)
-    model.follow(calls("Glob", pattern="*"), says("Done."))
-    model.hold_after = 1
-    process = workspace.start("run", "Look around")
-    assert model.held.wait(100)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=100)
-    model.released.set()
-    with psycopg.connect(postgres_url) as connection:
-        connection.execute("DELETE FROM agent_journal WHERE seq > (SELECT max(seq) - 4 FROM agent_journal)")
+    model.follow(calls("ask_user", question="Which color?"), says("Blue it is."))
+    assert workspace.agent("run", "-q", "Paint") == 4
     (folder,) = (workspace.folder / "runs").glob("2*")
+    assert workspace.agent("resume", folder.name, "-q", "--input", "answer=blue") == 0
+    with psycopg.connect(postgres_url) as connection:
+        first = "(SELECT max(seq) FROM agent_journal WHERE kind = 'run_paused')"
+        connection.execute(f"DELETE FROM agent_journal WHERE seq > {first}")
 
-    code = workspace.agent("resume", folder.name)
+    code = workspace.agent("resume", folder.name, "-q")
 
-    assert code == 0
-    assert workspace.agent("replay", folder.name) == 0
-    assert len(list(folder.glob("events.lost-*.jsonl"))) == 1
+    assert code == 1
+    assert "The run store lost its end" in capsys.readouterr().err
 
 
 def test_after_an_accepted_loss_each_lost_step_is_asked_about(

@@ -156,7 +156,7 @@ def build_early_results(folder: Path, reach: Reach) -> Scenario:
 class TalkativeLog(RunLog):
     """An event log that reports an entry before it is written."""
 
-    async def record(self, *entries: Entry, durable: bool = False) -> None:
+    async def record(self, *entries: Entry) -> None:
         await super().record()
         if not entries:
             return
@@ -167,7 +167,7 @@ class TalkativeLog(RunLog):
                 self._writer.emit(payload, entry=ahead.seq)
         first = self.state.seq + 1
         stored = [StoredEntry(first + i, entry.kind, render_entry(entry)) for i, entry in enumerate(entries)]
-        await self._store.append(self._lease, first, stored, durable=durable)
+        await self._store.append(self._lease, first, stored)
         for entry in entries:
             apply(self.state, entry)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from metier.engine.entries.base import TimedEntry
-from metier.engine.entries.entry import Entry, parse_entry, render_entry
+from metier.engine.entries.entry import Entry, needs_flush, parse_entry, render_entry
 from metier.engine.entries.run import RunFailed, RunFinished
 from metier.engine.projection import project
 from metier.engine.state.fold import apply
@@ -73,7 +73,7 @@ class RunLog:
     def lease(self) -> Lease:
         return self._lease
 
-    async def record(self, *entries: Entry, durable: bool = False) -> None:
+    async def record(self, *entries: Entry) -> None:
         """Append entries to the journal, fold them into the state, then emit their events.
 
         Inferred entries are written first, in the same transaction; without arguments, only those are written. If two
@@ -87,6 +87,7 @@ class RunLog:
         if self.announce is not None:
             await self.announce(self, entries)
         asked_at = read_uptime()
+        durable = any(map(needs_flush, entries))
         try:
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
         except StoreFull:

@@ -53,7 +53,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
     with anyio.CancelScope(shield=True):
         ending = _build_ending(log, stopper)
         if ending is not None and log.state.phase not in ("DONE", "ERROR") and log.state.pause is None:
-            await log.record(ending, durable=True)
+            await log.record(ending)
         else:
             await log.record()
     return log.state

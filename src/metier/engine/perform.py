@@ -98,9 +98,9 @@ async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a
             )
             await log.record(handed)
         case a.PauseAtLimit():
-            await log.record(RunPaused(pause="limit", limit=action.limit, reason=action.reason), durable=True)
+            await log.record(RunPaused(pause="limit", limit=action.limit, reason=action.reason))
         case a.Finish():
-            await log.record(RunFinished(result=action.result), durable=True)
+            await log.record(RunFinished(result=action.result))
         case a.Fail():
             failed = RunFailed(reason=action.reason, message=action.message, status=action.status, result=action.result)
-            await log.record(failed, durable=True)
+            await log.record(failed)

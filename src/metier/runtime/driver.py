@@ -330,7 +330,7 @@ class RunDriver:
             async with self.writing(each.run_id) as log:
                 # An old request to end the run would end it again as soon as it is driven.
                 await self.store.update_run(log.lease, {"ending": ""})
-                await log.record(*entries, durable=True)
+                await log.record(*entries)
                 await log.update_index()
             is_written = True
         return is_written
@@ -393,7 +393,7 @@ class RunDriver:
         # Lost entries don't matter for a cancellation: no step of this run will be repeated.
         async with self.writing(run_id, DriveOptions(accepts_loss=True)) as log:
             if log.state.phase not in FINAL:
-                await log.record(failure, durable=True)
+                await log.record(failure)
             await self._settle(log)
             await self._reader.approvals.close(run_id, status=log.state.status)
             return log.state
@@ -545,14 +545,14 @@ class RunDriver:
         if failure is not None:
             for child in log.state.children:
                 await self.end(child.run_id, failure)
-            await log.record(failure, durable=True)
+            await log.record(failure)
             await self._reader.approvals.close(log.state.run_id, status=log.state.status)
 
     async def _adopt(self, log: RunLog, services: Services, *, run: PreparedRun) -> None:
         """Record that the run now belongs to this store."""
         assert log.state.started is not None, "only a run that was started elsewhere is adopted"
         adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
-        await log.record(seal(adopted, self.host, log.state.run_id), durable=True)
+        await log.record(seal(adopted, self.host, log.state.run_id))
 
     async def _run_loop(
         self,
@@ -634,7 +634,7 @@ class RunDriver:
             if log.state.phase == "LOAD_SKILL_CATALOG":
                 # The run won't load the catalog, so report problems of skills together with the missing key.
                 report_skill_problems(log, services)
-            await log.record(RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
+            await log.record(RunFailed(reason=failure.reason, message=failure.sentence))
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
         """Ask the user about open approvals. Return False if the run stays paused."""

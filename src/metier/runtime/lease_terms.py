@@ -44,13 +44,12 @@ async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
     if terms.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
         return False
     if state.deaths + bool(left_by) >= terms.max_deaths:
-        await log.record(RunPaused(pause="explicit", reason=_describe_deaths(log)), durable=True)
+        await log.record(RunPaused(pause="explicit", reason=_describe_deaths(log)))
     elif state.attempts >= terms.max_attempts:
         message = f"{state.attempts} workers in a row took the run and got no further"
-        await log.record(RunFailed(reason="too_many_attempts", message=message), durable=True)
+        await log.record(RunFailed(reason="too_many_attempts", message=message))
     else:
         resumed = RunResumed(reason=TAKEN_BY_WORKER, driver=log.lease.owner, left_by=left_by)
-        # Without fsync: an attempt lost in a crash of the machine must not count against the run.
         await log.record(resumed)
     return True
 

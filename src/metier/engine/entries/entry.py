@@ -76,6 +76,36 @@ type Entry = (
     | RunFailed
 )
 
+# Whoever continues the run arrives at these again: by reading files, by calling the model, or from earlier entries. The
+# result of a step with an effect is one of them, because its intent is flushed: without the result, the step has an
+# unknown outcome, and the user is asked. An attempt that is lost must not count against the run, hence `RunResumed`.
+_REPEATABLE = (
+    RunResumed
+    | CatalogLoaded
+    | SkillsRanked
+    | ContextDisclosed
+    | HandedOff
+    | ModelCallStarted
+    | ModelReplied
+    | DecisionMade
+    | DecodeFailed
+    | ProgressVerified
+    | StepFinished
+    | StepRetried
+    | FailureTold
+    | TaskPlanned
+    | CallPlanned
+    | ResultChecked
+)
+
+
+def needs_flush(entry: Entry) -> bool:
+    """Return False for an entry that may be lost if the machine crashes, because the run would repeat it."""
+    if isinstance(entry, StepStarted):
+        # Other effects must not start before the journal shows that they may have happened.
+        return entry.effect != "read"
+    return not isinstance(entry, _REPEATABLE)
+
 
 _DECODER: Decoder[Entry] = Decoder(Entry, dec_hook=decode_model)
 _ENCODER = Encoder(enc_hook=encode_model)

@@ -53,7 +53,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
             asked.append(await _ask(later, log, services, reason=reason, preview=preview))
     ids = ", ".join(each.approval_id for each in asked)
     reason = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
-    await log.record(*asked, RunPaused(pause="approval", reason=reason), durable=True)
+    await log.record(*asked, RunPaused(pause="approval", reason=reason))
 
 
 async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, preview: Preview | None) -> ApprovalAsked:

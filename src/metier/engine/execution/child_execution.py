@@ -58,7 +58,7 @@ async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
     """Plan the call. A skill that is hidden from the run can't be called through another one."""
     if services.tools.find(name_capability(call.skill)) is None:
         message = f"Skill {call.skill!r} cannot be called here: it is not active, or the agent's tools leave it out"
-        await log.record(RunFailed(reason="skill_not_callable", message=message), durable=True)
+        await log.record(RunFailed(reason="skill_not_callable", message=message))
         return
     params: dict[str, JsonValue] = {"skill": call.skill, "inputs": call.inputs}
     await log.record(CallPlanned(action=ActionStep(type="call_skill", params=params)))
@@ -83,16 +83,16 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
         child = build_child_id(intent.idempotency_key, intent.attempt)
         entries += [intent, ChildRequested(step_id=step.step_id, child_run_id=child, order=order)]
         children.append(child)
-    await log.record(*entries, *([wait_for(*children)] if children else []), durable=bool(children))
+    await log.record(*entries, *([wait_for(*children)] if children else []))
 
 
 async def await_child(log: RunLog) -> None:
     open_steps = list_open_delegations(log.state)
-    await log.record(wait_for(*(request.child_run_id for _, request in open_steps)), durable=True)
+    await log.record(wait_for(*(request.child_run_id for _, request in open_steps)))
 
 
 async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
-    await log.record(RunPaused(pause="step_failed", reason=action.reason), durable=True)
+    await log.record(RunPaused(pause="step_failed", reason=action.reason))
 
 
 async def record_children_end(log: RunLog, services: Services, children: Sequence[RunState]) -> None:
@@ -112,7 +112,7 @@ async def record_children_end(log: RunLog, services: Services, children: Sequenc
         for (step, request), child in pairs
         if request.order.call is None or child.started is None
     ]
-    await log.record(resumed, *ended, *finished, durable=True)
+    await log.record(resumed, *ended, *finished)
 
 
 def _build_end(request: ChildRequested, child: RunState) -> ChildEnded:

@@ -177,7 +177,7 @@ async def end_if_changed(before: BeforePrograms | None, log: RunLog, services: S
         failure = RunFailed(reason=RECORDS_MOVED, message=describe_moved(services))
     if failure is None:
         return False
-    await log.record(failure, durable=True)
+    await log.record(failure)
     return True
 
 

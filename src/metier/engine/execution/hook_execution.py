@@ -59,7 +59,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
         # The call is not made, so there is nothing to check for later hooks.
         if ran.decision in ("deny", "stop"):
             break
-    await log.record(await _add_changes(ran, log.state, services), durable=True)
+    await log.record(await _add_changes(ran, log.state, services))
 
 
 async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> HooksRan:

@@ -139,6 +139,4 @@ async def _ask(step: Step, unknown: _Unknown, log: RunLog) -> None:
     call = f"{tool} {build_line(tool, step.action.params)}".rstrip()
     known = f"{call}: {unknown.why}"
     reason = f"Step {step.step_id} is in doubt: {known}. Answer with done, retry, skip or abort"
-    await log.record(
-        StepInDoubt(step_id=step.step_id, known=known), RunPaused(pause="in_doubt", reason=reason), durable=True
-    )
+    await log.record(StepInDoubt(step_id=step.step_id, known=known), RunPaused(pause="in_doubt", reason=reason))

@@ -107,9 +107,7 @@ async def record_intents(
     if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
         spool = identify(services)
         intents = [intent if intent.effect in REPEATABLE else replace(intent, spool=spool) for intent in intents]
-    # Reads need no fsync: after a power cut they are repeated. Other effects need one before they start, so that the
-    # journal shows that they may have happened.
-    await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
+    await log.record(*intents)
     return steps
 
 
@@ -161,9 +159,9 @@ async def _record_wait(waiting: Sequence[InputAsked | ChildRequested], log: RunL
     """Record the first wait, with the cost of all. Other waiting steps ask again when the run continues."""
     first = replace(waiting[0], spent=_add_spent([each.spent for each in waiting]))
     if isinstance(first, InputAsked):
-        await log.record(first, RunPaused(pause="input", reason=first.question), durable=True)
+        await log.record(first, RunPaused(pause="input", reason=first.question))
     else:
-        await log.record(first, wait_for(first.child_run_id), durable=True)
+        await log.record(first, wait_for(first.child_run_id))
 
 
 def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
@@ -224,7 +222,7 @@ async def retry_step(action: a.RetryStep, log: RunLog) -> None:
 async def ask_input(action: a.AskInput, log: RunLog) -> None:
     if (open_question := log.state.question) is not None:
         # Already asked: the run was paused for another reason in between.
-        await log.record(RunPaused(pause="input", reason=open_question.question), durable=True)
+        await log.record(RunPaused(pause="input", reason=open_question.question))
         return
     step = log.state.step(action.step_id)
     question = str(step.action.params.get("question", ""))
@@ -234,7 +232,7 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
         question=question,
         fields=step.action.params.get("fields"),
     )
-    await log.record(asked, RunPaused(pause="input", reason=question), durable=True)
+    await log.record(asked, RunPaused(pause="input", reason=question))
 
 
 def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdict | None = None) -> StepStarted:

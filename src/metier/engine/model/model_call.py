@@ -60,7 +60,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         disabled = services.read_access()
     except ConfigError as error:
         # Permissions are unknown: pause the run, neither continue nor fail it.
-        await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
+        await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"))
         return
     await _add_messages(action, log, services)
     asking = Asking(disabled, asks_for_json(services), log.state.prompt_limit)
@@ -85,7 +85,7 @@ async def _add_messages(action: CallModel, log: RunLog, services: Services) -> N
     if new:
         added = [UserMessageAdded(message_id=each.message_id, text=each.text, sent_by=each.sent_by) for each in new]
         # Durable before the queue forgets them: after a crash in between, the ID shows that they are here.
-        await log.record(*added, durable=True)
+        await log.record(*added)
     if pending:
         await services.inbox.mark_taken([each.message_id for each in pending])
 

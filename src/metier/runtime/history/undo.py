@@ -143,12 +143,12 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
                 changes=tuple([await _keep_change(runtime, file) for file in chosen]),
                 undone_by=by,
             )
-            await log.record(intent, durable=True)
+            await log.record(intent)
         restored, failed = await _restore(runtime, chosen)
         left = [f"{file.path}: {file.cannot}" for file in plan.files if file.cannot]
         left += [f"{file.path}: it changed since" for file in plan.conflicts if not overwrite]
         ended = UndoFinished(undo_id=intent.undo_id, files=len(restored), left_alone=(*left, *failed))
-        await log.record(ended, durable=True)
+        await log.record(ended)
         return Undone(undo_id=intent.undo_id, restored=tuple(restored), left_alone=ended.left_alone)
 
 

@@ -306,7 +306,7 @@ async def check_changed_code(
         by = await ask(question) if ask is not None and not is_early else None
     if by is None:
         return None
-    await log.record(SkillCodeAccepted(code=changed, accepted_by=by), durable=True)
+    await log.record(SkillCodeAccepted(code=changed, accepted_by=by))
     return {**accepted, **now}
 
 
@@ -316,7 +316,7 @@ async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[Entr
     if waits_for_answer(log.state) and not answers:
         return
     if answers or pause is None or (pause.pause, pause.reason) != ("changed_code", changed.sentence):
-        await log.record(*answers, RunPaused(pause="changed_code", reason=changed.sentence), durable=True)
+        await log.record(*answers, RunPaused(pause="changed_code", reason=changed.sentence))
 
 
 def build_raise(state: RunState) -> RaisedLimits:

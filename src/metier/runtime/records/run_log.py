@@ -17,9 +17,29 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
-from metier.events.model import PromptLayerCut
+from metier.events.model import LlmDecisionDecoded, LlmDecisionRejected, PromptLayerCut
+from metier.events.payload import Payload
 from metier.events.record import parse_record
-from metier.events.step import StepStarted
+from metier.events.run import ResultChecked, RunResumed
+from metier.events.skill import (
+    Handoff,
+    SkillCatalogLoaded,
+    SkillDisclosureLoaded,
+    SkillInvocationFinished,
+    SkillInvocationStarted,
+    SkillLoadFailed,
+    SkillPrefilterCompleted,
+    SkillProblemFound,
+)
+from metier.events.step import (
+    ArtifactWritten,
+    CallRefused,
+    PlanUpdated,
+    SkillStepExecuted,
+    StepRetryScheduled,
+    StepStarted,
+)
+from metier.events.task import TaskPlanned, TaskStepChanged
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import Shard, get_folder, is_run_id, iterate_folders
@@ -37,6 +57,29 @@ from metier.tools.process.spool import LOST
 
 _MAX_NAMED = 5
 _MAX_CALL_LENGTH = 100
+
+_REPEATABLE = (
+    RunResumed
+    | SkillCatalogLoaded
+    | SkillLoadFailed
+    | SkillProblemFound
+    | SkillPrefilterCompleted
+    | SkillDisclosureLoaded
+    | SkillInvocationStarted
+    | SkillInvocationFinished
+    | Handoff
+    | LlmDecisionDecoded
+    | LlmDecisionRejected
+    | CallRefused
+    | SkillStepExecuted
+    | ArtifactWritten
+    | PlanUpdated
+    | StepRetryScheduled
+    | TaskPlanned
+    | TaskStepChanged
+    | ResultChecked
+)
+"""Events of entries that a crashed database server may lose; see `needs_flush`."""
 
 
 # A database that lost its last commits (a damaged write-ahead log, an older copy) looks complete. The event log and the
@@ -71,18 +114,21 @@ def check_journal(
     """Compare a journal with the event log and spool of its folder, and return the position of the log.
 
     Raises `StoreDamaged` if entries are missing, unless the user accepts the loss; then the old log is set aside.
-    A loss of at most `max_unflushed` entries without a step that must not be repeated is accepted.
+    A loss of at most `max_unflushed` entries is accepted if the run repeats all of them.
     """
     log = folder / FILE_NAME
     started = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
     attempts, named = Counter(started), dict[str, str]()
     events, told = 0, 0
+    is_repeatable = True
     for entry, line in scan_events(log) if log.exists() else ():
         if entry > told:
             told, events = entry, 0
         events += entry == told > 0
         if entry > len(entries):
-            named |= _name_lost_step(line, attempts)
+            lost = _parse_payload(line)
+            named |= _name_lost_step(lost, attempts)
+            is_repeatable &= is_repeated(lost)
     for note in _list_notes(folder):
         step_id, _, attempt = note.rpartition("-")
         if attempt.isdecimal() and int(attempt) > started[step_id]:
@@ -91,8 +137,8 @@ def check_journal(
         return LogPosition(told, events)
     loss = Loss(ends_at=len(entries), told=told, steps=tuple(named), words=tuple(named.values()))
     # A crashed database server loses entries that were not flushed. The driver writes them again, unless it died too.
-    # The start of a step with an effect is always flushed, so whatever was lost can be repeated.
-    is_repeatable = not named and told - len(entries) <= max_unflushed
+    # Any other loss has another cause, such as an older copy of the database: an answer of the user may be missing.
+    is_repeatable &= not named and told - len(entries) <= max_unflushed
     if not (accepts_loss or is_repeatable):
         raise loss.describe(run_id)
     accept_loss(folder, loss)
@@ -131,12 +177,22 @@ def describe_lost_run(folder: Path) -> StoreDamaged:
     )
 
 
-def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
-    """Return the spool name and description of this event's step, if it must not be repeated."""
+def is_repeated(payload: Payload | None) -> bool:
+    """Return True if a run that lost this event's entry repeats it. An unknown event may be anything."""
+    if isinstance(payload, StepStarted):
+        return payload.effect == "read"
+    return isinstance(payload, _REPEATABLE)
+
+
+def _parse_payload(line: bytes) -> Payload | None:
     try:
-        payload = parse_record(line).payload
+        return parse_record(line).payload
     except ValueError:
-        return {}
+        return None
+
+
+def _name_lost_step(payload: Payload | None, attempts: Counter[str]) -> dict[str, str]:
+    """Return the spool name and description of this event's step, if it must not be repeated."""
     if not isinstance(payload, StepStarted) or payload.effect in REPEATABLE:
         return {}
     attempts[payload.step_id] += 1
