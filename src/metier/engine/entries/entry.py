@@ -76,7 +76,7 @@ type Entry = (
     | RunFailed
 )
 
-# Whoever continues the run arrives at these again: by reading files, by calling the model, or from earlier entries. The
+# A driver that continues the run arrives at these again: from files, the model or earlier entries. The
 # result of a step with an effect is one of them, because its intent is flushed: without the result, the step has an
 # unknown outcome, and the user is asked. An attempt that is lost must not count against the run, hence `RunResumed`.
 _REPEATABLE = (

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from metier import events
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStarted
-from metier.engine.entries.step import StepStarted as StepStartedEntry
+from metier.engine.entries.step import StepStarted
 from metier.engine.execution.step_execution import REPEATABLE, SPOOL
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver, LogPosition, open_log
@@ -17,29 +18,7 @@ from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
-from metier.events.model import LlmDecisionDecoded, LlmDecisionRejected, PromptLayerCut
-from metier.events.payload import Payload
 from metier.events.record import parse_record
-from metier.events.run import ResultChecked, RunResumed
-from metier.events.skill import (
-    Handoff,
-    SkillCatalogLoaded,
-    SkillDisclosureLoaded,
-    SkillInvocationFinished,
-    SkillInvocationStarted,
-    SkillLoadFailed,
-    SkillPrefilterCompleted,
-    SkillProblemFound,
-)
-from metier.events.step import (
-    ArtifactWritten,
-    CallRefused,
-    PlanUpdated,
-    SkillStepExecuted,
-    StepRetryScheduled,
-    StepStarted,
-)
-from metier.events.task import TaskPlanned, TaskStepChanged
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import Shard, get_folder, is_run_id, iterate_folders
@@ -59,25 +38,25 @@ _MAX_NAMED = 5
 _MAX_CALL_LENGTH = 100
 
 _REPEATABLE = (
-    RunResumed
-    | SkillCatalogLoaded
-    | SkillLoadFailed
-    | SkillProblemFound
-    | SkillPrefilterCompleted
-    | SkillDisclosureLoaded
-    | SkillInvocationStarted
-    | SkillInvocationFinished
-    | Handoff
-    | LlmDecisionDecoded
-    | LlmDecisionRejected
-    | CallRefused
-    | SkillStepExecuted
-    | ArtifactWritten
-    | PlanUpdated
-    | StepRetryScheduled
-    | TaskPlanned
-    | TaskStepChanged
-    | ResultChecked
+    events.RunResumed
+    | events.SkillCatalogLoaded
+    | events.SkillLoadFailed
+    | events.SkillProblemFound
+    | events.SkillPrefilterCompleted
+    | events.SkillDisclosureLoaded
+    | events.SkillInvocationStarted
+    | events.SkillInvocationFinished
+    | events.Handoff
+    | events.LlmDecisionDecoded
+    | events.LlmDecisionRejected
+    | events.CallRefused
+    | events.SkillStepExecuted
+    | events.ArtifactWritten
+    | events.PlanUpdated
+    | events.StepRetryScheduled
+    | events.TaskPlanned
+    | events.TaskStepChanged
+    | events.ResultChecked
 )
 """Events of entries that a crashed database server may lose; see `needs_flush`."""
 
@@ -117,14 +96,14 @@ def check_journal(
     A loss of at most `max_unflushed` entries is accepted if the run repeats all of them.
     """
     log = folder / FILE_NAME
-    started = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
+    started = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStarted)})
     attempts, named = Counter(started), dict[str, str]()
-    events, told = 0, 0
+    count, told = 0, 0
     is_repeatable = True
     for entry, line in scan_events(log) if log.exists() else ():
         if entry > told:
-            told, events = entry, 0
-        events += entry == told > 0
+            told, count = entry, 0
+        count += entry == told > 0
         if entry > len(entries):
             lost = _parse_payload(line)
             named |= _name_lost_step(lost, attempts)
@@ -134,7 +113,7 @@ def check_journal(
         if attempt.isdecimal() and int(attempt) > started[step_id]:
             named.setdefault(note, f"step {step_id}, noted in the spool")
     if told <= len(entries) and not named:
-        return LogPosition(told, events)
+        return LogPosition(told, count)
     loss = Loss(ends_at=len(entries), told=told, steps=tuple(named), words=tuple(named.values()))
     # A crashed database server loses entries that were not flushed. The driver writes them again, unless it died too.
     # Any other loss has another cause, such as an older copy of the database: an answer of the user may be missing.
@@ -177,23 +156,23 @@ def describe_lost_run(folder: Path) -> StoreDamaged:
     )
 
 
-def is_repeated(payload: Payload | None) -> bool:
+def is_repeated(payload: events.Payload | None) -> bool:
     """Return True if a run that lost this event's entry repeats it. An unknown event may be anything."""
-    if isinstance(payload, StepStarted):
+    if isinstance(payload, events.StepStarted):
         return payload.effect == "read"
     return isinstance(payload, _REPEATABLE)
 
 
-def _parse_payload(line: bytes) -> Payload | None:
+def _parse_payload(line: bytes) -> events.Payload | None:
     try:
         return parse_record(line).payload
     except ValueError:
         return None
 
 
-def _name_lost_step(payload: Payload | None, attempts: Counter[str]) -> dict[str, str]:
+def _name_lost_step(payload: events.Payload | None, attempts: Counter[str]) -> dict[str, str]:
     """Return the spool name and description of this event's step, if it must not be repeated."""
-    if not isinstance(payload, StepStarted) or payload.effect in REPEATABLE:
+    if not isinstance(payload, events.StepStarted) or payload.effect in REPEATABLE:
         return {}
     attempts[payload.step_id] += 1
     call = cut_end(f"{payload.tool or payload.action} {payload.arguments}", _MAX_CALL_LENGTH)
@@ -313,4 +292,4 @@ def report_truncated_layers(log: RunLog, services: Services) -> None:
     """Emit events for files of the prompt that exceed their layer's limit."""
     for layer, source in services.instructions.sources.items():
         if source.left_out:
-            log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
+            log.emit(events.PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))
