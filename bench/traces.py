@@ -16,7 +16,7 @@ from metier.engine.trace_spans import SpanFold
 from metier.messages import ModelReply, TextPart, Usage
 from metier.runtime.traces import clean_span
 from metier.telemetry.options import LoggingOptions
-from metier.telemetry.otel.exporter import build_span
+from metier.telemetry.otlp_exporter import build_span
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import build_cleaner
 

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from otlp_receiver import receiving
 from walkthrough import Reader, read_through
 
-from metier.telemetry.otel import names
+from metier.telemetry import otel_names as names
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The spans of a trace, folded from the journal of a run, with the attributes of `telemetry.otel.names`. Pure.
+"""The spans of a trace, folded from the journal of a run, with the attributes of `telemetry.otel_names`. Pure.
 
 Attributes have nothing that a user, a model or a tool wrote, unless content is asked for.
 """
@@ -30,9 +30,8 @@ from metier.engine.entries.step import DoubtResolved, StepFinished, StepStarted
 from metier.engine.entries.task import ChildRequested
 from metier.messages import ModelReply, TextPart, ToolCallPart
 from metier.providers.facts import find_cost
-from metier.telemetry.otel import names
-from metier.telemetry.otel.span import AttributeValue, Span, SpanKind
-from metier.telemetry.otel.trace_context import TraceParent, build_entry_id, build_span_id
+from metier.telemetry import otel_names as names
+from metier.telemetry.tracing import AttributeValue, Span, SpanKind, TraceParent, build_entry_id, build_span_id
 
 type _Attributes = dict[str, AttributeValue]
 _BUILT_IN_AGENT = "metier"

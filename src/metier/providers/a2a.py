@@ -35,7 +35,7 @@ from metier.providers.transport import (
     parse_address,
     read_body,
 )
-from metier.telemetry.otel.trace_context import HEADER
+from metier.telemetry.tracing import HEADER
 
 _PREFIX = "TASK_STATE_"
 ENDED = frozenset({"completed", "failed", "canceled", "rejected"})

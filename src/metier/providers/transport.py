@@ -18,7 +18,7 @@ from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.http_status import failure_of_status
 from metier.providers.json_values import Wire, as_object, as_objects, as_text, parse_json
 from metier.telemetry.excerpt import one_line
-from metier.telemetry.otel.trace_context import HEADER
+from metier.telemetry.tracing import HEADER
 from metier.tls import choose_context
 from metier.version import __version__
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from metier.providers.base import Provider
     from metier.providers.connection import SharedClients
     from metier.runtime.server_pool import ServerPool
-    from metier.telemetry.otel.span import SpanExporter
     from metier.telemetry.sinks import Sink
+    from metier.telemetry.tracing import SpanExporter
     from metier.tools.base import Tool
 
 

@@ -14,7 +14,7 @@ from metier.engine.entries.task import ChildRequest
 from metier.errors import UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import ExtraInput
-from metier.telemetry.otel.trace_context import VARIABLE
+from metier.telemetry.tracing import VARIABLE
 from metier.tools.base import Media
 from metier.tools.schemas import SchemaCheck
 

@@ -30,7 +30,7 @@ from metier.runtime.workspace.instructions import ExtraInput
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
-from metier.telemetry.otel.trace_context import TraceParent, build_trace_id
+from metier.telemetry.tracing import TraceParent, build_trace_id
 
 _SYSTEMS = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
 _GIT_BRANCH = re.compile(r"ref: refs/heads/([\w./@+#=-]{1,120})\s*")

@@ -18,10 +18,9 @@ from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.store.base import Store
 from metier.store.failures import RunUnknown
-from metier.telemetry.otel import names
-from metier.telemetry.otel.span import AttributeValue, Span, SpanExporter
-from metier.telemetry.otel.switch import exports_metrics, is_on, wants_content
+from metier.telemetry import otel_names as names
 from metier.telemetry.sinks import Cleaner
+from metier.telemetry.tracing import AttributeValue, Span, SpanExporter, exports_metrics, is_on, wants_content
 
 
 class RunTracer:
@@ -102,7 +101,7 @@ def open_live_exporter(host: Host) -> SpanExporter | None:
 def open_exporter(host: Host, *, with_metrics: bool = False) -> SpanExporter:
     """Open the exporter. Raises `UsageError` if the extra is not installed."""
     try:
-        from metier.telemetry.otel.exporter import OtlpExporter
+        from metier.telemetry.otlp_exporter import OtlpExporter
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise

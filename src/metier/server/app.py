@@ -42,7 +42,7 @@ from metier.version import __version__
 
 logger = logging.getLogger("metier.server")
 
-_PROTOCOLS = {"a2a": "metier.protocols.a2a.mount", "mcp": "metier.protocols.mcp.mount"}
+_PROTOCOLS = {"a2a": "metier.protocols.a2a.mount", "mcp": "metier.protocols.mcp.server"}
 """Modules with `mount`, by the package of the extra that they need."""
 
 DESCRIPTION = (

@@ -3,7 +3,7 @@
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,16 +64,22 @@ class ServerMetrics(Struct):
             self.run_seconds.observe(record.payload.duration_ms / 1000)
 
     def render(self) -> Iterator[str]:
-        yield "# HELP metier_http_requests_total Requests that this process answered."
-        yield "# TYPE metier_http_requests_total counter"
-        for (method, status), count in sorted(self.requests.items()):
-            yield f'metier_http_requests_total{{method="{method}",status="{status}"}} {count}'
+        requests = {
+            f'{{method="{method}",status="{status}"}}': n for (method, status), n in sorted(self.requests.items())
+        }
+        ended = {f'{{status="{status}"}}': count for status, count in sorted(self.ended.items())}
+        yield from render_metric("metier_http_requests_total", "Requests that this process answered.", requests)
         yield from self.request_seconds.render()
-        yield "# HELP metier_runs_ended_total Runs that this process drove to their end."
-        yield "# TYPE metier_runs_ended_total counter"
-        for status, count in sorted(self.ended.items()):
-            yield f'metier_runs_ended_total{{status="{status}"}} {count}'
+        yield from render_metric("metier_runs_ended_total", "Runs that this process drove to their end.", ended)
         yield from self.run_seconds.render()
+
+
+def render_metric(name: str, text: str, samples: Mapping[str, object], *, kind: str = "counter") -> Iterator[str]:
+    """Render a metric. `samples` has the values by their labels, written as `{name="value"}`."""
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples.items():
+        yield f"{name}{labels} {value}"
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

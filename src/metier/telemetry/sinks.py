@@ -22,9 +22,9 @@ from metier.events.payload import Payload
 from metier.events.record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.ids import Clock, Ids
 from metier.telemetry.options import LoggingOptions
-from metier.telemetry.otel.trace_context import build_span_id
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
+from metier.telemetry.tracing import build_span_id
 from metier.values import MadeHere, has_mark
 
 _MAX_CACHED_LENGTH = 512

@@ -22,7 +22,7 @@ from metier.protocols.a2a.handler import CALLER, A2aServerState, RunTasks
 from metier.protocols.a2a.task_mapping import Caller
 from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import get_definition
-from metier.telemetry.otel.trace_context import HEADER
+from metier.telemetry.tracing import HEADER
 
 CARD = "/.well-known/agent-card.json"
 _CACHE = "private, max-age=60"

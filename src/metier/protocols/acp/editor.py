@@ -19,8 +19,7 @@ from metier.protocols.acp.connection import (
     Params,
     Refusal,
 )
-from metier.protocols.acp.prompts import read_prompt
-from metier.protocols.acp.session import Session
+from metier.protocols.acp.session import Session, read_prompt
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.chat.conversations import read_conversation
 from metier.runtime.opened_host import open_host

@@ -3,9 +3,9 @@
 import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import anyio
 import mcp_types as types
@@ -16,6 +16,9 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metier.errors import MetierError, unwrapped
@@ -38,8 +41,7 @@ INSTRUCTIONS = (
     "Tasks and agents of a Metier workspace. A call starts a durable run. If it needs approval, it waits for a user, "
     "who decides elsewhere; no answer from this client approves anything."
 )
-
-
+PATH = "/mcp"
 MAX_SESSIONS = 200
 IDLE_SECONDS = 1800.0
 LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")
@@ -172,3 +174,46 @@ class _UserSessions:
             token = AccessToken(token="", client_id=user.name, scopes=[])
             scope = {**scope, "user": AuthenticatedUser(token)}
         await self._app(scope, receive, send)
+
+
+class MountingServer(Protocol):
+    """The part of a server that mounted protocols use."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def base_path(self) -> str: ...
+
+
+def mount(app: Starlette, state: MountingServer) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Mount the endpoint. The server's guard checks tokens and host names before it is called."""
+    endpoint = _Forward(state)
+    app.router.routes.append(Route(PATH, endpoint=endpoint))
+    return endpoint.serving
+
+
+class _Forward:
+    """Forwards requests to the endpoint, which is open while the server runs."""
+
+    def __init__(self, state: MountingServer) -> None:
+        self._state = state
+        self._app: ASGIApp | None = None
+        self._origin = ""
+        """The server's address as the last client sent it, for links that its user opens."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._app is not None, "the server has not started"
+        self._origin = str(Request(scope).base_url).rstrip("/").removesuffix(self._state.base_path)
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[None]:
+        async with (
+            open_endpoint(self._state.runtime, link=self._link, report=logger.warning) as endpoint,
+            open_http(endpoint, hosts=None) as self._app,
+        ):
+            yield
+
+    def _link(self, approval_id: str) -> str:
+        return f"{self._origin}{self._state.base_path}/approvals/{approval_id}"

@@ -32,7 +32,7 @@ from metier.runtime.child_runs import request_task
 from metier.runtime.requests import RunRequest
 from metier.runtime.status import RunStatus
 from metier.runtime.workspace.lookup import list_definitions, list_ids
-from metier.telemetry.otel.trace_context import HEADER
+from metier.telemetry.tracing import HEADER
 from metier.tools.schemas import SchemaCheck
 
 RUN, RUN_RESULT = "run", "run_result"

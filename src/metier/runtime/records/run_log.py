@@ -28,9 +28,8 @@ from metier.store.base import Lease
 from metier.store.failures import StoreDamaged
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool, read_events, scan_events
-from metier.telemetry.otel.switch import wants_content
-from metier.telemetry.otel.trace_context import build_trace_id
 from metier.telemetry.sinks import Cleaner, EventWriter, FanOut, RunScope, Sink, get_redaction_mode
+from metier.telemetry.tracing import build_trace_id, wants_content
 from metier.tools.base import STARTED
 from metier.tools.process.spool import LOST
 

@@ -17,7 +17,7 @@ from metier.server.api.responses import (
     Page,
     StartedTurn,
 )
-from metier.server.api.starting import MAX_TEXT, RunLimits, use_limits
+from metier.server.api.runs import MAX_TEXT, RunLimits, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import State

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from metier.server.api import approvals, conversations, cost, definitions, health, runs, schedules
+from metier.server.api import approvals, conversations, definitions, monitoring, runs, schedules
 from metier.server.api.responses import COMPONENTS, build_view_schemas
 from metier.server.problems import MEDIA_TYPE, ProblemDocument
 from metier.server.state import ServerState
@@ -32,7 +32,7 @@ FAILURES: dict[int | str, dict[str, object]] = {
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
-    for module in (health, runs, approvals, definitions, conversations, schedules, cost):
+    for module in (monitoring, runs, approvals, definitions, conversations, schedules):
         # Not through a common router: FastAPI would build each route twice.
         app.include_router(module.router, prefix=PREFIX, responses={**FAILURES})
     state.access.allow_writes(rf"{PREFIX}/approvals/[^/]+/(approve|deny)", "approver")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Path, Query, Request
 from msgspec import to_builtins
+from msgspec.structs import replace
 from pydantic import Field, JsonValue
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
@@ -24,12 +25,14 @@ from metier.runtime.history.forks import ForkRequest, fork_run
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
+from metier.runtime.opened_host import open_host
 from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
-from metier.runtime.queue.detached import leave_to_workers, wake
+from metier.runtime.queue.detached import leave_to_workers, submit, wake
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.signatures import check_run_token, issue_token
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_outcome import build_outcome
+from metier.runtime.runs import Runtime
 from metier.server.api.bodies import DOWNLOAD, Body, Cursor, Download, PageSize, answer, answer_file, answer_page
 from metier.server.api.responses import (
     RUN_VIEW,
@@ -43,15 +46,77 @@ from metier.server.api.responses import (
     RunDetails,
     RunItem,
 )
-from metier.server.api.starting import StartRun, start_once
 from metier.server.feed import Place, SentEvent, Watcher, parse_place, read_past
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import check_answer_grants
 from metier.server.security.users import User
-from metier.server.state import CurrentUser, ServerState, State
+from metier.server.state import CurrentUser, ServerState, State, get_state
 from metier.store.base import ENDED, RunRow, RunSearch
+from metier.store.failures import RunExists
+from metier.telemetry.tracing import HEADER
 from metier.values import dump_fields
+
+MAX_TEXT = 500_000
+
+
+class RunLimits(Body):
+    """Limits of a run. They override the workspace's settings."""
+
+    provider: Annotated[str, Field(max_length=100, description="Model provider; `offline` needs no key.")] = ""
+    profile: Annotated[
+        Literal["", "permissive", "guarded", "strict"], Field(description="Default decision when no rule matches.")
+    ] = ""
+    max_turns: Annotated[int | None, Field(ge=1, le=100_000, description="Maximum number of turns.")] = None
+    max_cost_usd: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Maximum cost.")] = None
+
+
+class StartRun(RunLimits):
+    task: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, description="The task in words.")]
+    agent: Annotated[str, Field(max_length=200, description="The agent's ID; empty selects the default agent.")] = ""
+    model: Annotated[str, Field(max_length=200, description="The model, or provider/model.")] = ""
+    extra_context: Annotated[str, Field(max_length=MAX_TEXT, description="Additional context for the task.")] = ""
+    mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
+    output_schema: Annotated[dict[str, JsonValue] | None, Field(description="JSON Schema of the result.")] = None
+
+
+async def start_once(request: Request, once: Once, wanted: RunRequest, limits: RunLimits) -> Document:
+    """Start the run, or return the one that an earlier request with this key started."""
+    state = get_state(request)
+    run_id = once.make_run_id()
+    runtime = use_limits(state, limits)
+    try:
+        wanted = replace(wanted, run_id=run_id, trace_parent=request.headers.get(HEADER, ""))
+        started = await submit(runtime, wanted, queue=state.queue)
+        run_id = started.run_id
+    except RunExists:
+        if not run_id:
+            raise
+    state.nudge()
+    return row_as_json(await state.runtime.find(run_id))
+
+
+def use_limits(state: ServerState, limits: RunLimits) -> Runtime:
+    """Return the runtime with the limits of this request. Raises `ConfigError`."""
+    flags = {
+        "model.provider": limits.provider,
+        "runtime.profile": limits.profile,
+        "runtime.max_turns": limits.max_turns,
+        "runtime.max_cost_usd": limits.max_cost_usd,
+    }
+    given = {key: str(value) for key, value in flags.items() if value not in ("", None)}
+    if not given:
+        return state.runtime
+    host, config = state.runtime.host, state.config
+    opened = open_host(
+        config.folder,
+        environ=config.environ,
+        home=config.home,
+        flags={**config.flags, **given},
+        config=config.settings_file,
+    )
+    return Runtime(replace(host, settings=opened.host.settings), state.runtime.store)
+
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 

@@ -26,7 +26,7 @@ from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.runtime.skill_updates import check_for_update, find_installed, install_update
 from metier.runtime.workspace.skill_catalog import describe_skill, list_skills, probe_skills
-from metier.server.api.health import read_queue
+from metier.server.api.monitoring import read_queue
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import HttpProblem, describe_problem
 from metier.skills.capabilities_report import list_capabilities

@@ -31,7 +31,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from metier.errors import ToolFailed, UsageError
-from metier.telemetry.otel.trace_context import HEADER
+from metier.telemetry.tracing import HEADER
 from metier.tls import choose_context
 from metier.tools.base import Media
 from metier.tools.mcp.offered_tools import MAX_TOOLS, OfferedTool

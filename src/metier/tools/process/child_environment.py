@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from metier.telemetry.otel.trace_context import VARIABLE
+from metier.telemetry.tracing import VARIABLE
 
 
 def base_interpreter() -> str:

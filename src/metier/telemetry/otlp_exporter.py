@@ -24,9 +24,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation import set_span_in_context
 
+from metier.telemetry import otel_names as names
 from metier.telemetry.excerpt import one_line
-from metier.telemetry.otel import names
-from metier.telemetry.otel.span import Span
+from metier.telemetry.tracing import Span
 from metier.version import __version__
 
 FLUSH_SECONDS = 5.0
