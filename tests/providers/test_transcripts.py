@@ -14,11 +14,10 @@ from metier.providers import anthropic as anthropic_wire
 from metier.providers import gemini as gemini_wire
 from metier.providers.base import ModelRequest
 from metier.providers.facts import ModelFacts
-from metier.providers.json_values import Wire
 from metier.providers.openai import chat_wire as openai_chat_wire
 from metier.providers.openai import responses_wire as openai_responses_wire
-from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import HistoryCache
+from metier.providers.wire import Wire, own_names, wire_name
 
 FACTS = ModelFacts(signs_calls=True, reasons=True)
 

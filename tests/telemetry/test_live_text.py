@@ -14,7 +14,7 @@ from metier.telemetry.formats import KeyFormat, build_key_formats
 from metier.telemetry.live_text import LIMIT, LiveText
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sanitize import sanitize
-from metier.telemetry.values import MARK
+from metier.telemetry.secret_names import MARK
 
 sys.path.insert(0, str(Path(__file__).parent))
 

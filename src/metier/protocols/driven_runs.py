@@ -4,7 +4,7 @@ Nothing here is durable. A run's state is its journal, so another process can co
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,15 +15,12 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, UsageError
 from metier.events.record import EventRecord
-from metier.providers.base import Observer
 from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approval_questions import Asker
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
-from metier.telemetry.sinks import Sink
 from metier.views.fold import fold
 from metier.views.run_view import RunView, StepView
 
@@ -101,21 +98,14 @@ class DrivenRuns:
         drive = self._drives.get(run_id)
         return drive if drive is not None and not drive.ended.is_set() else None
 
-    async def start(
-        self,
-        request: RunRequest,
-        *,
-        sinks: Sequence[Sink] = (),
-        observe: Observer | None = None,
-        ask: Asker | None = None,
-    ) -> Drive:
+    async def start(self, request: RunRequest) -> Drive:
         """Start a run and drive it. Returns when it is durable in the store. Raises the error if it could not start.
 
         Workers may claim it if this process ends before the run does.
         """
         self._check_room()
         drive = self._build_drive()
-        options = self._build_options(drive, sinks=sinks, observe=observe, ask=ask)
+        options = self._build_options(drive)
         queue = self.runtime.host.settings.worker.queue
         self._pending += 1
         try:
@@ -126,9 +116,7 @@ class DrivenRuns:
         self._add(drive)
         return drive
 
-    async def resume(
-        self, run_id: str, answer: Answer | None = None, *, ask: Asker | None = None, terms: LeaseTerms | None = None
-    ) -> Drive:
+    async def resume(self, run_id: str, answer: Answer | None = None, *, terms: LeaseTerms | None = None) -> Drive:
         """Continue a run after an answer, an approval, or the death of its driver.
 
         A run that is driven here is returned as it is. If another process drives it, `failure` is `LeaseHeld`.
@@ -140,7 +128,7 @@ class DrivenRuns:
             await drive.ended.wait()
         self._check_room()
         drive = self._build_drive(run_id)
-        options = replace(self._build_options(drive, ask=ask), lease_terms=terms or LeaseTerms())
+        options = replace(self._build_options(drive), lease_terms=terms or LeaseTerms())
         self._add(drive)
         self._group.start_soon(drive.drive, lambda: self.runtime.resume(run_id, answer, options))
         return drive
@@ -180,10 +168,8 @@ class DrivenRuns:
         grace = self.runtime.host.settings.runtime.signal_grace_seconds
         return Drive(Stopper(grace, waits_for_model=False), run_id=run_id)
 
-    def _build_options(
-        self, drive: Drive, *, sinks: Sequence[Sink] = (), observe: Observer | None = None, ask: Asker | None = None
-    ) -> DriveOptions:
-        return DriveOptions(sinks=(drive, *sinks), observe=observe, stopper=drive.stopper, ask=ask, report=self._report)
+    def _build_options(self, drive: Drive) -> DriveOptions:
+        return DriveOptions(sinks=(drive,), stopper=drive.stopper, report=self._report)
 
     def _add(self, drive: Drive) -> None:
         self._drives = {run_id: each for run_id, each in self._drives.items() if not each.ended.is_set()}

@@ -26,7 +26,6 @@ from metier.providers.failures import (
     ReplyBroken,
     ServerFailed,
 )
-from metier.providers.json_values import Wire, as_object, as_objects, as_text, parse_json
 from metier.providers.transport import (
     ReplyTooLarge,
     connection_lost,
@@ -35,6 +34,7 @@ from metier.providers.transport import (
     parse_address,
     read_body,
 )
+from metier.providers.wire import Wire, as_object, as_objects, as_text, parse_json
 from metier.telemetry.tracing import HEADER
 
 _PREFIX = "TASK_STATE_"

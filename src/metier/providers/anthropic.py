@@ -1,8 +1,7 @@
 """Anthropic's Messages API: requests and replies as its JSON and stream events, and the calls over HTTP."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import assert_never
+from typing import assert_never, override
 
 from msgspec.structs import replace
 from pydantic import JsonValue
@@ -18,14 +17,11 @@ from metier.messages import (
     ToolResultPart,
     Usage,
 )
-from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ServerAddress, ToolChoice
-from metier.providers.connection import Connection, Server
+from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.connection import Connection
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.http_status import failure_of_event
-from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialize
-from metier.providers.media import describe_absent, encode_media, is_picture
-from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import (
     OPEN_PIECES,
     Dialect,
@@ -36,7 +32,21 @@ from metier.providers.transcript import (
     encode_body,
     encode_wires,
 )
-from metier.providers.transport import Rest, exchange, name_models
+from metier.providers.transport import RestProvider, exchange
+from metier.providers.wire import (
+    Wire,
+    as_count,
+    as_object,
+    as_objects,
+    as_text,
+    describe_absent,
+    encode_media,
+    is_picture,
+    own_names,
+    read_call,
+    serialize,
+    wire_name,
+)
 
 NAME = "anthropic"
 ADDRESS = "https://api.anthropic.com"
@@ -63,21 +73,15 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 }
 
 
-class AnthropicProvider:
+class AnthropicProvider(RestProvider):
     """Claude models, or any server with the Messages format."""
 
     name = NAME
+    models_path = "/v1/models?limit=1000"
 
     def __init__(self, connection: Connection) -> None:
-        self._facts = connection.facts
-        self._server = Server(self.name, connection.key)
-        self._cache = HistoryCache()
         headers = {"Authorization": f"Bearer {connection.key}", "anthropic-version": VERSION}
-        self._rest = Rest(connection, self._server, root=connection.base_url or ADDRESS, headers=headers)
-
-    @property
-    def server_address(self) -> ServerAddress:
-        return self._rest.address
+        super().__init__(connection, root=connection.base_url or ADDRESS, headers=headers)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         facts = self._facts.get(self.name, request.model)
@@ -97,22 +101,14 @@ class AnthropicProvider:
             counted = await self._rest.fetch("/v1/messages/count_tokens", body)
         return as_count(counted.get("input_tokens")) or None
 
-    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
-        with exchange(self.name, seconds):
-            return name_models(await self._rest.get("/v1/models?limit=1000"))
-
-    async def close(self) -> None:
-        await self._rest.aclose()
-
     async def _ask(self, body: bytes, observe: Observer | None, trace_parent: str) -> Wire:
         assembly = StreamAssembly(observe) if observe is not None else None
-        check = partial(_check, self._server)
-        return await self._rest.fetch("/v1/messages", body, assembly=assembly, check=check, trace_parent=trace_parent)
+        return await self._fetch("/v1/messages", body, assembly, trace_parent=trace_parent)
 
-
-def _check(server: Server, event: Wire) -> None:
-    if event.get("type") == "error":
-        raise failure_of_event(server, as_object(event.get("error")))
+    @override
+    def _check_event(self, event: Wire) -> None:
+        if event.get("type") == "error":
+            raise failure_of_event(self._rest.server, as_object(event.get("error")))
 
 
 def open_provider(connection: Connection) -> AnthropicProvider:
@@ -251,14 +247,7 @@ def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:
         case "redacted_thinking":
             return ThinkingPart(signature=_REDACTED + as_text(block.get("data")), provider=NAME)
         case "tool_use":
-            arguments = read_arguments(block.get("input"))
-            name = as_text(block.get("name"))
-            return ToolCallPart(
-                id=as_text(block.get("id")),
-                name=names.get(name, name),
-                arguments=arguments.values,
-                raw_arguments=arguments.raw,
-            )
+            return read_call(as_text(block.get("id")), block.get("name"), block.get("input"), names=names)
         case _:
             return None
 

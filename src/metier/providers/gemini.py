@@ -4,8 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
-from typing import assert_never
+from typing import assert_never, override
 from urllib.parse import quote
 
 from metier.messages import (
@@ -19,16 +18,25 @@ from metier.messages import (
     ToolResultPart,
     Usage,
 )
-from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ServerAddress, ToolChoice
-from metier.providers.connection import Connection, Server
+from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.connection import Connection
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.http_status import failure_of_event
-from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
-from metier.providers.media import describe_absent, encode_media
-from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
-from metier.providers.transport import Assembly, Rest, exchange, name_models
+from metier.providers.transport import RestProvider, exchange, name_models
+from metier.providers.wire import (
+    Wire,
+    as_count,
+    as_object,
+    as_objects,
+    as_text,
+    describe_absent,
+    encode_media,
+    own_names,
+    read_call,
+    wire_name,
+)
 
 NAME = "gemini"
 ADDRESS = "https://generativelanguage.googleapis.com"
@@ -54,61 +62,51 @@ _SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
 
 
-class GeminiProvider:
+class GeminiProvider(RestProvider):
     """Gemini models, or any server with their format."""
 
     name = NAME
 
     def __init__(self, connection: Connection) -> None:
-        self._facts = connection.facts
-        self._server = Server(self.name, connection.key)
-        self._cache = HistoryCache()
         headers = {"x-goog-api-key": connection.key}
-        self._rest = Rest(connection, self._server, root=connection.base_url or ADDRESS, headers=headers)
-
-    @property
-    def server_address(self) -> ServerAddress:
-        return self._rest.address
+        super().__init__(connection, root=connection.base_url or ADDRESS, headers=headers)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
-        facts = self._facts.get(self.name, request.model)
-        body = build_body(request, facts, self._cache)
+        body = build_body(request, self._facts.get(self.name, request.model), self._cache)
         method = "generateContent" if observe is None else "streamGenerateContent?alt=sse"
         assembly = StreamAssembly(observe) if observe is not None else None
         with exchange(self.name, request.timeout_seconds):
-            return parse_reply(await self._fetch(method, body, request, assembly=assembly), request)
+            path = _build_path(request, method)
+            reply = await self._fetch(path, body, assembly, trace_parent=request.trace_parent)
+            return parse_reply(reply, request)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        facts = self._facts.get(self.name, request.model)
-        body = build_count_body(request, facts, self._cache)
+        body = build_count_body(request, self._facts.get(self.name, request.model), self._cache)
         with exchange(self.name, request.timeout_seconds):
-            counted = await self._fetch("countTokens", body, request)
+            path = _build_path(request, "countTokens")
+            counted = await self._fetch(path, body, None, trace_parent=request.trace_parent)
         return as_count(counted.get("totalTokens")) or None
 
+    @override
     async def list_models(self, *, seconds: float) -> tuple[str, ...]:
         with exchange(self.name, seconds):
-            listed = name_models(await self._rest.get(f"/{VERSION}/models?pageSize=1000"), items="models", name="name")
+            reply = await self._rest.fetch(f"/{VERSION}/models?pageSize=1000")
+            listed = name_models(reply, items="models", name="name")
         return tuple(name.removeprefix("models/") for name in listed)
 
-    async def close(self) -> None:
-        await self._rest.aclose()
-
-    async def _fetch(
-        self, method: str, body: bytes, request: ModelRequest, *, assembly: Assembly | None = None
-    ) -> Wire:
-        # Quoted, so that a model's name can't change the path.
-        path = f"/{VERSION}/models/{quote(request.model.removeprefix('models/'), safe='')}:{method}"
-        check = partial(_check, self._server)
-        return await self._rest.fetch(path, body, assembly=assembly, check=check, trace_parent=request.trace_parent)
-
-
-def _check(server: Server, chunk: Wire) -> None:
-    if chunk.get("error"):
-        raise failure_of_event(server, as_object(chunk["error"]))
+    @override
+    def _check_event(self, event: Wire) -> None:
+        if event.get("error"):
+            raise failure_of_event(self._rest.server, as_object(event["error"]))
 
 
 def open_provider(connection: Connection) -> GeminiProvider:
     return GeminiProvider(connection)
+
+
+def _build_path(request: ModelRequest, method: str) -> str:
+    # Quoted, so that a model's name can't change the path.
+    return f"/{VERSION}/models/{quote(request.model.removeprefix('models/'), safe='')}:{method}"
 
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
@@ -231,15 +229,10 @@ class _PartReader:
         return [*parts, ThinkingPart(signature=self._sign(signature), provider=NAME)] if signature else parts
 
     def _read_call(self, index: int, call: Wire, signature: str) -> ToolCallPart:
-        name = as_text(call.get("name"))
-        arguments = read_arguments(call.get("args"))
         # Not every model sends ids. They are derived from the reply, so that a replay gives calls the same ids.
-        return ToolCallPart(
-            id=as_text(call.get("id")) or f"call_{self._response_id}_{index}",
-            name=self._names.get(name, name),
-            arguments=arguments.values,
-            raw_arguments=arguments.raw,
-            signature=self._sign(signature),
+        call_id = as_text(call.get("id")) or f"call_{self._response_id}_{index}"
+        return read_call(
+            call_id, call.get("name"), call.get("args"), names=self._names, signature=self._sign(signature)
         )
 
     def _sign(self, signature: str) -> str:

@@ -23,7 +23,7 @@ from metier.providers.failures import (
     TimedOut,
     ToolsUnsupported,
 )
-from metier.providers.json_values import Wire, as_list, as_object, as_objects, as_text
+from metier.providers.wire import Wire, as_list, as_object, as_objects, as_text
 from metier.telemetry.excerpt import one_line
 
 _MESSAGE_LENGTH = 300
@@ -75,13 +75,11 @@ class _ErrorBody(NamedTuple):
     retry_after_seconds: float | None
 
 
-def failure_of_status(
-    server: Server, status: int, body: object, *, headers: Mapping[str, str], now: datetime | None = None
-) -> CallFailed:
+def failure_of_status(server: Server, status: int, body: object, *, headers: Mapping[str, str]) -> CallFailed:
     """Build the failure for an answer with an error status."""
     error = _read(body)
     message = f"{server.provider} answered {status}: {_clean(error.message, server)}"
-    after = parse_retry_after(headers, now=now)
+    after = parse_retry_after(headers)
     wait = error.retry_after_seconds if after is None else after
     kind, hint = _classify(status, error.words, server)
     # OpenAI and Anthropic forbid retries with this header.

@@ -103,13 +103,7 @@ def get_base_url(choice: ProviderChoice, environment: Mapping[str, str]) -> str:
     return choice.base_url or environment.get(BASE_URL_VARIABLES.get(choice.name, ""), "")
 
 
-def open_provider(
-    choice: ProviderChoice,
-    facts: FactBook,
-    *,
-    environment: Mapping[str, str],
-    registrations: Mapping[str, Registration] = BUILT_IN,
-) -> Provider:
+def open_provider(choice: ProviderChoice, facts: FactBook, *, environment: Mapping[str, str]) -> Provider:
     """Check the configuration, then import the provider.
 
     Raises:
@@ -121,7 +115,7 @@ def open_provider(
             f"Provider {OFFLINE!r} has no connection",
             hint="Build it from the skills of the run with `metier.providers.offline.provider.build_offline`",
         )
-    registration = get_registration(choice.name, registrations)
+    registration = get_registration(choice.name)
     key = get_key(choice, registration, environment)
     base_url = choice.base_url or environment.get(registration.base_url_variable, "")
     check_base_url(base_url)
@@ -134,10 +128,10 @@ def open_provider(
     return build(connection)
 
 
-def get_registration(name: str, registrations: Mapping[str, Registration] = BUILT_IN) -> Registration:
-    registration = registrations.get(name)
+def get_registration(name: str) -> Registration:
+    registration = BUILT_IN.get(name)
     if registration is None:
-        known = ", ".join(f"`{each}`" for each in sorted({*registrations, OFFLINE}))
+        known = ", ".join(f"`{each}`" for each in sorted({*BUILT_IN, OFFLINE}))
         raise UsageError(f"Unknown provider {name!r}", hint=f"Use one of {known}")
     return registration
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from metier.decisions import read_failure
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest
-from metier.providers.json_values import Wire, serialize
+from metier.providers.wire import Wire, serialize
 
 NO_RESULT = "No result: the call was interrupted before it finished"
 CONTINUE = "Continue."

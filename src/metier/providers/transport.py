@@ -5,7 +5,7 @@ Independent of vendors. Every failure becomes a `CallFailed`.
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import anyio
@@ -16,7 +16,8 @@ from metier.providers.base import ServerAddress
 from metier.providers.connection import Connection, Server
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.http_status import failure_of_status
-from metier.providers.json_values import Wire, as_object, as_objects, as_text, parse_json
+from metier.providers.transcript import HistoryCache
+from metier.providers.wire import Wire, as_object, as_objects, as_text, parse_json
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.tracing import HEADER
 from metier.tls import choose_context
@@ -192,10 +193,10 @@ type CheckEvent = Callable[[Wire], None]
 class Rest:
     """A REST client for one server. Its connection is opened with the first request."""
 
-    def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
-        self.root = root.rstrip("/")
+    def __init__(self, connection: Connection, provider: str, *, root: str, headers: Mapping[str, str]) -> None:
         self.address = parse_address(root)
-        self._server = server
+        self.server = Server(provider, connection.key)
+        self._root = root.rstrip("/")
         self._client: httpx2.AsyncClient | None = None
         self._headers = httpx2.Headers(_HEADERS)
         self._headers.update(headers)
@@ -204,7 +205,7 @@ class Rest:
     async def fetch(
         self,
         path: str,
-        body: bytes,
+        body: bytes | None = None,
         *,
         assembly: Assembly | None = None,
         check: CheckEvent | None = None,
@@ -212,26 +213,22 @@ class Rest:
     ) -> Wire:
         """Return the JSON object of the reply; with an `assembly` the reply may also be an event stream.
 
-        Raises `CallFailed` for an error status. Use it inside `exchange`.
+        Sends a GET without a body. Raises `CallFailed` for an error status. Use it inside `exchange`.
         """
-        response = await self._send("POST", path, body, trace_parent=trace_parent)
+        if self._client is None:
+            self._client = open_http_client(self._root)
+        method = "GET" if body is None else "POST"
+        request = self._client.build_request(method, self._root + path, content=body, headers=self._headers)
+        if trace_parent:
+            request.headers[HEADER] = trace_parent
+        response = await self._client.send(request, stream=True)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)
             if assembly is None or not is_event_stream(response):
-                return await read_object(response, self._server.provider)
-            await read_events(response, self._server.provider, _checked(assembly, check))
+                return await read_object(response, self.server.provider)
+            await read_events(response, self.server.provider, _checked(assembly, check))
             return assembly.message()
-        finally:
-            await response.aclose()
-
-    async def get(self, path: str) -> Wire:
-        """Return the JSON object at an address. Raises the same errors as `fetch`. Use it inside `exchange`."""
-        response = await self._send("GET", path)
-        try:
-            if not response.is_success:
-                raise await self._read_failure(response)
-            return await read_object(response, self._server.provider)
         finally:
             await response.aclose()
 
@@ -239,24 +236,13 @@ class Rest:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _send(
-        self, method: str, path: str, body: bytes | None = None, *, trace_parent: str = ""
-    ) -> httpx2.Response:
-        """Send a request and return the response, its body unread. The caller closes it."""
-        if self._client is None:
-            self._client = open_http_client(self.root)
-        request = self._client.build_request(method, self.root + path, content=body, headers=self._headers)
-        if trace_parent:
-            request.headers[HEADER] = trace_parent
-        return await self._client.send(request, stream=True)
-
     async def _read_failure(self, response: httpx2.Response) -> Exception:
         raw = await read_body(response)
         try:
             body = parse_json(raw)
         except ValueError:
             body = raw
-        return failure_of_status(self._server, response.status_code, body, headers=response.headers)
+        return failure_of_status(self.server, response.status_code, body, headers=response.headers)
 
 
 def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], None]:
@@ -268,6 +254,36 @@ def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], N
         assembly.add(event)
 
     return add
+
+
+class RestProvider:
+    """The part of a provider that doesn't depend on its wire format."""
+
+    name: ClassVar[str]
+    models_path: ClassVar[str] = "/models"
+
+    def __init__(self, connection: Connection, *, root: str, headers: Mapping[str, str]) -> None:
+        self._facts = connection.facts
+        self._cache = HistoryCache()
+        self._rest = Rest(connection, self.name, root=root, headers=headers)
+
+    @property
+    def server_address(self) -> ServerAddress:
+        return self._rest.address
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        with exchange(self.name, seconds):
+            return name_models(await self._rest.fetch(self.models_path))
+
+    async def close(self) -> None:
+        await self._rest.aclose()
+
+    async def _fetch(self, path: str, body: bytes, assembly: Assembly | None, *, trace_parent: str) -> Wire:
+        return await self._rest.fetch(path, body, assembly=assembly, check=self._check_event, trace_parent=trace_parent)
+
+    def _check_event(self, event: Wire) -> None:
+        """Raise the `CallFailed` that a stream event reports."""
+        raise NotImplementedError
 
 
 MAX_MODELS = 1000

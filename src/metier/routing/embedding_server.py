@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from metier.providers.connection import Connection, Server
+from metier.providers.connection import Connection
 from metier.providers.facts import FactBook
 from metier.providers.failures import CallFailed, ReplyBroken
-from metier.providers.json_values import as_list, as_objects, serialize
 from metier.providers.transport import Rest, exchange
+from metier.providers.wire import as_list, as_objects, serialize
 from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.similar import EmbeddingsFailed
 from metier.routing.vectors import Vector, build_vector
@@ -39,7 +39,7 @@ class ServerEmbeddings:
     def _open(self) -> Rest:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         connection = Connection(facts=FactBook({}), key=self._key)
-        return Rest(connection, Server(_NAME, self._key), root=self._options.base_url, headers=headers)
+        return Rest(connection, _NAME, root=self._options.base_url, headers=headers)
 
 
 class _Server:

@@ -12,7 +12,7 @@ from metier.definitions.text.yaml_text import Node, Plain
 from metier.settings.sections import Settings
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.redaction import Redactor, build_redactor
-from metier.telemetry.values import MARK
+from metier.telemetry.secret_names import MARK
 
 _SECRET_NAME = re.compile(
     r"(^|[_-])(api[_-]?key|access[_-]?key|private[_-]?key|key|token|secret|password|passwd|passphrase|credentials?"

@@ -47,7 +47,7 @@ from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, Ver
 from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.telemetry.redaction import Json, Redactor, build_redactor
-from metier.telemetry.values import MARK
+from metier.telemetry.secret_names import MARK
 
 logger = logging.getLogger("metier.store")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from metier.telemetry.formats import Span
-from metier.telemetry.values import word_set
+from metier.telemetry.secret_names import word_set
 
 type Degree = Literal["mixed", "plain", "hex"]
 """`mixed`: both cases and digits; `plain`: one case and digits; `hex`: may be a hash."""

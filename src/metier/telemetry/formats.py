@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from metier.telemetry.values import is_code_or_placeholder
+from metier.telemetry.secret_names import is_code_or_placeholder
 
 LONG_WORD = 15
 """Minimum length of every key that is one word."""

@@ -73,11 +73,10 @@ class LogPool:
 class JsonlSink:
     """Appends records to `events.jsonl`. It holds a file lock, which the kernel releases if the process dies."""
 
-    def __init__(self, path: Path, *, descriptor: int, lock: BaseFileLock, fsync: bool, pool: LogPool) -> None:
+    def __init__(self, path: Path, *, descriptor: int, lock: BaseFileLock, pool: LogPool) -> None:
         self._path = path
         self._descriptor = descriptor
         self._lock = lock
-        self._fsync = fsync
         self._pool = pool
         self._is_closed = False
         self._good_bytes = 0
@@ -89,7 +88,6 @@ class JsonlSink:
         path: Path,
         *,
         clock: Clock,
-        fsync: bool = False,
         take_over: bool = False,
         is_checked: bool = False,
         pool: LogPool | None = None,
@@ -107,7 +105,7 @@ class JsonlSink:
         except OSError as error:
             lock.release()
             raise _translate(error, path) from error
-        sink = cls(path, descriptor=descriptor, lock=lock, fsync=fsync, pool=pool or LogPool())
+        sink = cls(path, descriptor=descriptor, lock=lock, pool=pool or LogPool())
         try:
             sink._recover(clock, _read_tail if is_checked else _scan)
             sink._pool.use(sink)
@@ -164,12 +162,11 @@ class JsonlSink:
 
     def _append(self, line: bytes) -> None:
         try:
-            # One `write` per record in append mode: a crash can only tear the last line.
+            # One `write` per record in append mode: a crash can only tear the last line. No fsync: the log is a
+            # projection of the journal, which the store makes durable, and can be rebuilt from it.
             written = os.write(self._descriptor, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self._fsync:
-                os.fsync(self._descriptor)
         except OSError as error:
             self._truncate()
             raise _translate(error, self._path) from error

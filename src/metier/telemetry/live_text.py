@@ -10,7 +10,7 @@ import re
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, Span, list_literals
 from metier.telemetry.redaction import Redactor, is_open_key
 from metier.telemetry.sanitize import SUSPECT, sanitize
-from metier.telemetry.values import MARK
+from metier.telemetry.secret_names import MARK
 
 CONTEXT = 1_024
 """Number of shown characters kept as context for the following text."""

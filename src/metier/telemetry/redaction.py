@@ -14,8 +14,15 @@ from urllib.parse import quote, quote_plus
 
 from metier.telemetry.entropy import list_random_words
 from metier.telemetry.formats import LONG_WORD, PEM_BEGIN, PEM_BODY, FormatFinder, Span, get_long_words
-from metier.telemetry.secret_names import NameRules, list_name_places, lower_ascii
-from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word, word_set
+from metier.telemetry.secret_names import (
+    MARK,
+    NameRules,
+    is_code_or_placeholder,
+    is_ordinary_word,
+    list_name_places,
+    lower_ascii,
+    word_set,
+)
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 

@@ -34,7 +34,7 @@ from metier.cli.task.list_tasks import find_tasks, read_on_server
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import UsageError
-from metier.providers.model_names import qualify_model_name
+from metier.providers.options import qualify_model_name
 from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.documents import task_as_json
 from metier.runtime.requests import join_trace

@@ -45,7 +45,7 @@ from metier.providers.facts import reply_cost
 from metier.providers.failures import CallFailed, ContextTooLong, SchemaUnsupported, ToolsUnsupported
 from metier.providers.feature_support import Feature
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
-from metier.providers.tool_names import own_names
+from metier.providers.wire import own_names
 from metier.telemetry.excerpt import one_line
 from metier.values import dump_fields, dump_value
 

@@ -28,7 +28,7 @@ from metier.messages import Message, TextPart, ToolSpec, user
 from metier.providers.base import ModelRequest
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE
 from metier.providers.options import OFFLINE
-from metier.providers.tool_names import own_names
+from metier.providers.wire import own_names
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"

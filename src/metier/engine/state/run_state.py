@@ -21,7 +21,7 @@ from metier.engine.state.steps import Step
 from metier.events.skill import Candidate
 from metier.events.step import PlanStep
 from metier.messages import ModelReply
-from metier.providers.tool_names import wire_name
+from metier.providers.wire import wire_name
 from metier.store.usage import Amounts
 
 

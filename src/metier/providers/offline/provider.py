@@ -6,7 +6,7 @@ chooses the next call and writes the final text: the result of each step, or the
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import msgspec
@@ -34,7 +34,7 @@ from metier.providers.offline.plan import (
 from metier.providers.offline.progress import Attempt, Progress, read_progress, read_task
 from metier.providers.offline.request import READ_CHARACTERS
 from metier.providers.options import OFFLINE
-from metier.providers.registry import BUILT_IN, Registration
+from metier.providers.registry import BUILT_IN
 from metier.skills.package import SkillPackage
 from metier.telemetry.excerpt import one_line
 
@@ -227,7 +227,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return ToolCallPart(id=f"{OFFLINE}-{self.progress.turn}-{step.number}", name=name, arguments=arguments)
 
     def _finish(self) -> ModelReply:
-        hint = render_hint(BUILT_IN)
+        hint = render_hint()
         result = render_without_skills(hint)
         short: Shortfall | None = Shortfall(reason=NO_SKILL, message="No skill is active, and no model is configured")
         if self.planner.skills:
@@ -333,9 +333,9 @@ def render_result(plan: Plan, progress: Progress, ending: Ending) -> str:
     return "\n".join(lines)
 
 
-def render_hint(registrations: Mapping[str, Registration]) -> str:
+def render_hint() -> str:
     """Tell the user how to configure a model."""
-    choices = [f"{name} with {found.keys[0]}" for name, found in sorted(registrations.items()) if found.keys]
+    choices = [f"{name} with {found.keys[0]}" for name, found in sorted(BUILT_IN.items()) if found.keys]
     return (
         "To use a model, set AGENT_MODEL_PROVIDER and the provider's key: "
         f"{', '.join(choices)}; for your own server, set AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL."

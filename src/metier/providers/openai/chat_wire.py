@@ -20,19 +20,22 @@ from metier.messages import (
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
-from metier.providers.json_values import (
+from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body, render_result
+from metier.providers.wire import (
     Wire,
     as_count,
     as_list,
     as_object,
     as_objects,
     as_text,
-    read_arguments,
+    build_data_url,
+    describe_absent,
+    is_picture,
+    own_names,
+    read_call,
     serialize,
+    wire_name,
 )
-from metier.providers.media import build_data_url, describe_absent, is_picture
-from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body, render_result
 
 NAME = "openai"
 
@@ -183,16 +186,8 @@ def _parse_message(message: Wire, names: Mapping[str, str], response_id: str) ->
         parts.append(TextPart(text=text))
     for index, call in enumerate(as_objects(message.get("tool_calls"))):
         function = as_object(call.get("function"))
-        name = as_text(function.get("name"))
-        arguments = read_arguments(function.get("arguments"))
-        parts.append(
-            ToolCallPart(
-                id=as_text(call.get("id")) or f"{response_id or 'call'}-{index}",
-                name=names.get(name, name),
-                arguments=arguments.values,
-                raw_arguments=arguments.raw,
-            )
-        )
+        call_id = as_text(call.get("id")) or f"{response_id or 'call'}-{index}"
+        parts.append(read_call(call_id, function.get("name"), function.get("arguments"), names=names))
     return tuple(parts)
 
 

@@ -1,42 +1,34 @@
 """OpenAI's chat and responses APIs over HTTP, for OpenAI itself and compatible servers."""
 
-from functools import partial
+from typing import override
 from urllib.parse import urlsplit
 
 from metier.messages import ModelReply
-from metier.providers.base import ModelRequest, Observer, ServerAddress
-from metier.providers.connection import Connection, Server
+from metier.providers.base import ModelRequest, Observer
+from metier.providers.connection import Connection
 from metier.providers.failures import NotFound
 from metier.providers.http_status import failure_of_event
-from metier.providers.json_values import Wire, as_count, as_object
 from metier.providers.openai import chat_wire as chat
 from metier.providers.openai import responses_wire as responses
-from metier.providers.transcript import HistoryCache
-from metier.providers.transport import Assembly, Rest, exchange, name_models
+from metier.providers.transport import RestProvider, exchange
+from metier.providers.wire import Wire, as_count, as_object
 
 ADDRESS = "https://api.openai.com/v1"
 _OWN_HOST = "api.openai.com"
 
 
-class OpenAIProvider:
+class OpenAIProvider(RestProvider):
     """Models of OpenAI, or of servers with its format: llama.cpp, Ollama, vLLM, LM Studio and others."""
 
     name = chat.NAME
 
     def __init__(self, connection: Connection) -> None:
-        self._facts = connection.facts
-        self._server = Server(self.name, connection.key)
-        self._cache = HistoryCache()
         root = connection.base_url or ADDRESS
         # No header without a key, because some servers reject unknown keys.
         headers = {"Authorization": f"Bearer {connection.key}"} if connection.key else {}
-        self._rest = Rest(connection, self._server, root=root, headers=headers)
+        super().__init__(connection, root=root, headers=headers)
         self._is_own_server = urlsplit(root).hostname == _OWN_HOST
         self._speaks_responses = connection.api == "responses" or (connection.api == "auto" and self._is_own_server)
-
-    @property
-    def server_address(self) -> ServerAddress:
-        return self._rest.address
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         with exchange(self.name, request.timeout_seconds):
@@ -61,13 +53,6 @@ class OpenAIProvider:
                 return None
         return as_count(counted.get("input_tokens")) or None
 
-    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
-        with exchange(self.name, seconds):
-            return name_models(await self._rest.get("/models"))
-
-    async def close(self) -> None:
-        await self._rest.aclose()
-
     async def _ask_chat(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
         facts = self._facts.get(self.name, request.model)
         stream = observe is not None
@@ -83,19 +68,15 @@ class OpenAIProvider:
         assembly = responses.StreamAssembly(observe) if observe is not None else None
         reply = await self._fetch("/responses", body, assembly, trace_parent=request.trace_parent)
         if reply.get("status") == "failed":
-            raise failure_of_event(self._server, as_object(reply.get("error")))
+            raise failure_of_event(self._rest.server, as_object(reply.get("error")))
         return responses.parse_reply(reply, request)
 
-    async def _fetch(self, path: str, body: bytes, assembly: Assembly | None, *, trace_parent: str) -> Wire:
-        check = partial(_check, self._server)
-        return await self._rest.fetch(path, body, assembly=assembly, check=check, trace_parent=trace_parent)
-
-
-def _check(server: Server, event: Wire) -> None:
-    if event.get("error") and "response" not in event:
-        raise failure_of_event(server, as_object(event.get("error")))
-    if event.get("type") == "error":
-        raise failure_of_event(server, {**event, "type": ""})
+    @override
+    def _check_event(self, event: Wire) -> None:
+        if event.get("error") and "response" not in event:
+            raise failure_of_event(self._rest.server, as_object(event.get("error")))
+        if event.get("type") == "error":
+            raise failure_of_event(self._rest.server, {**event, "type": ""})
 
 
 def open_provider(connection: Connection) -> OpenAIProvider:

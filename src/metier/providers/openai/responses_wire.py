@@ -18,19 +18,22 @@ from metier.messages import (
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
-from metier.providers.json_values import (
+from metier.providers.openai.chat_wire import schema_is_strict
+from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body, render_result
+from metier.providers.wire import (
     Wire,
     as_count,
     as_object,
     as_objects,
     as_text,
+    build_data_url,
+    describe_absent,
+    is_picture,
+    own_names,
     parse_json,
-    read_arguments,
+    read_call,
+    wire_name,
 )
-from metier.providers.media import build_data_url, describe_absent, is_picture
-from metier.providers.openai.chat_wire import schema_is_strict
-from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body, render_result
 
 NAME = "openai"
 
@@ -152,17 +155,8 @@ def _parse_item(item: Wire, names: Mapping[str, str], model: str) -> list[Part]:
             signature = json.dumps(sealed) if item.get("encrypted_content") else ""
             return [ThinkingPart(text=summary, signature=signature, provider=NAME)]
         case "function_call":
-            name = as_text(item.get("name"))
-            arguments = read_arguments(item.get("arguments"))
             call_id = as_text(item.get("call_id")) or as_text(item.get("id"))
-            return [
-                ToolCallPart(
-                    id=call_id,
-                    name=names.get(name, name),
-                    arguments=arguments.values,
-                    raw_arguments=arguments.raw,
-                )
-            ]
+            return [read_call(call_id, item.get("name"), item.get("arguments"), names=names)]
         case _:
             return []
 

@@ -18,8 +18,7 @@ from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import build_memory_key
 from metier.errors import UsageError, unwrapped
 from metier.ids import get_user
-from metier.providers.model_names import ModelName, parse_model_name
-from metier.providers.options import OFFLINE
+from metier.providers.options import OFFLINE, ModelName, parse_model_name
 from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see
 from metier.runtime.build import check_budget
 from metier.runtime.chat.commands import MARK, TypedApproval, use_typed
