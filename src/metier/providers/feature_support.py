@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Struct
 
 from metier.definitions.files.whole_file import replace_file
 
@@ -97,18 +100,16 @@ def clear_unsupported(folder: Path) -> None:
     (folder / _FILE).unlink(missing_ok=True)
 
 
+class _Entry(Struct):
+    noted: float
+    model: str = ""
+
+
 def _load(file: Path) -> dict[str, Unsupported]:
     try:
-        found = cast("object", json.loads(file.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        # Earlier versions wrote only the time.
+        found = msgspec.json.decode(file.read_bytes(), type=dict[str, _Entry | float])
+    except (OSError, msgspec.DecodeError):
         return {}
-    known = cast("dict[object, object]", found) if isinstance(found, dict) else {}
-    return {str(key): entry for key, value in known.items() if (entry := _read_entry(str(key), value)) is not None}
-
-
-def _read_entry(key: str, value: object) -> Unsupported | None:
-    fields = cast("dict[object, object]", value) if isinstance(value, dict) else {"noted": value}
-    noted, model = fields.get("noted"), fields.get("model")
-    if not isinstance(noted, int | float):
-        return None
-    return Unsupported(key.partition(":")[0], model if isinstance(model, str) else "", float(noted))
+    entries = {key: entry if isinstance(entry, _Entry) else _Entry(entry) for key, entry in found.items()}
+    return {key: Unsupported(key.partition(":")[0], each.model, each.noted) for key, each in entries.items()}

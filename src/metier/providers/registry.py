@@ -19,8 +19,11 @@ from metier.providers.options import (
     BASE_URL_VARIABLES,
     KEY_VARIABLES,
     OFFLINE,
+    AnthropicOptions,
     ApiStyle,
+    GeminiOptions,
     ModelOptions,
+    OpenAIOptions,
     find_key_variable,
 )
 
@@ -78,16 +81,11 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
 def choose_provider(options: ModelOptions, name: str = "") -> ProviderChoice:
     """Return a provider, by default that of the settings, with its connection settings."""
     wanted = name or options.provider
-    providers = options.providers
-    match wanted:
-        case "anthropic":
-            return _choice(wanted, providers.anthropic.base_url, providers.anthropic.api_key_env)
-        case "gemini":
-            return _choice(wanted, providers.gemini.base_url, providers.gemini.api_key_env)
-        case "openai":
-            return _choice(wanted, providers.openai.base_url, providers.openai.api_key_env, api=providers.openai.api)
-        case _:
-            return ProviderChoice(name=wanted)
+    if wanted not in BUILT_IN:
+        return ProviderChoice(name=wanted)
+    found: AnthropicOptions | GeminiOptions | OpenAIOptions = getattr(options.providers, wanted)
+    api = found.api if isinstance(found, OpenAIOptions) else "auto"
+    return ProviderChoice(name=wanted, base_url=found.base_url or "", key_variable=found.api_key_env, api=api)
 
 
 def enforces_schema(choice: ProviderChoice, environment: Mapping[str, str]) -> bool:
@@ -159,7 +157,3 @@ def check_base_url(base_url: str) -> None:
         usable = False
     if base_url and not usable:
         raise UsageError(f"Base URL {base_url!r} is invalid", hint="Write it like `http://localhost:8080/v1`")
-
-
-def _choice(name: str, base_url: str | None, key_variable: str, *, api: ApiStyle = "auto") -> ProviderChoice:
-    return ProviderChoice(name=name, base_url=base_url or "", key_variable=key_variable, api=api)

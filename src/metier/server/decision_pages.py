@@ -8,10 +8,9 @@ from jinja2 import Environment
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed
-from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.notify.links import PATH, DecisionLinks
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.server.console.inbox_cards import ApprovalCard, build_approval_card
+from metier.server.console.inbox_cards import read_approval_card
 from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import decide
@@ -40,7 +39,7 @@ async def show(request: Request, state: State, word: Word) -> Response:
     question = await state.runtime.approvals.get(right.approval_id)
     if question.row.status != "open":
         return await _render_decided(request, state, question)
-    content = _render(request, "decision.html", card=await _build_card(state, question), decider=right.decider)
+    content = _render(request, "decision.html", card=await read_approval_card(state.runtime, question), decider=right.decider)
     return render_plain_page("Approval", content, nonce=get_nonce(request), base=state.base_path, is_wide=True)
 
 
@@ -73,17 +72,6 @@ def _get_links(state: ServerState) -> DecisionLinks:
     return DecisionLinks(state.config.private)
 
 
-async def _build_card(state: ServerState, question: ApprovalQuestion) -> ApprovalCard:
-    runtime = state.runtime
-    return build_approval_card(
-        question,
-        await runtime.store.find_run(question.row.run_id),
-        is_stale=await runtime.approvals.is_stale(question),
-        clean=build_host_cleaner(state.host).value,
-        redactor=build_host_redactor(state.host),
-    )
-
-
 def _render(request: Request, template: str, **values: object) -> str:
     environment = cast("Environment", request.app.state.console)  # set by `console.pages.mount`
     return environment.get_template(template).render(**values)
@@ -93,7 +81,7 @@ async def _render_decided(
     request: Request, state: ServerState, question: ApprovalQuestion, *, is_new: bool = False
 ) -> Response:
     """Render a closed approval. `is_new`: this request decided it."""
-    card = await _build_card(state, question)
+    card = await read_approval_card(state.runtime, question)
     title = card.status.capitalize() if is_new else "Expired" if card.status == "expired" else "Already decided"
     return render_plain_page(
         title,

@@ -4,10 +4,11 @@ The SDK's own handler runs tasks in the web process; here a pool or a worker dri
 store.
 """
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+import json
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol, override
+from typing import Protocol, cast, override
 
 import anyio
 from a2a.server.context import ServerCallContext
@@ -25,6 +26,7 @@ from a2a.types.a2a_pb2 import (
     ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
     ListTasksResponse,
+    Message,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
@@ -34,30 +36,25 @@ from a2a.types.a2a_pb2 import (
     TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf.json_format import MessageToDict, ParseDict
+from msgspec import Struct, field
 from msgspec.structs import replace
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from metier.errors import MetierError, StoreError, ToolFailed, UsageError
-from metier.protocols.a2a.card import build_card, list_skill_ids
-from metier.protocols.a2a.task_mapping import (
-    RESTING,
-    TERMINAL,
-    Caller,
-    Incoming,
-    build_answer,
-    build_task,
-    get_task_state,
-    read_message,
-)
+from metier.protocols.a2a.card import TASK, Caller, build_card, list_skill_ids
 from metier.runtime.child_runs import request_task
 from metier.runtime.cleaning import build_host_cleaner
-from metier.runtime.notify.a2a import Target, check_target
+from metier.runtime.host import Host
+from metier.runtime.notify import a2a
+from metier.runtime.notify.a2a import PREFIX, Target, check_target
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.requests import RunRequest
@@ -66,6 +63,65 @@ from metier.runtime.status import RunStatus, get_status
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunExists
 from metier.store.outbox import Receiver
+from metier.views.user_question import UserQuestion
+
+SKILL = "skill"
+"""The metadata key of a message that names the requested A2A skill."""
+_STATES: dict[str, int] = {name.removeprefix(PREFIX): value for name, value in TaskState.items()}
+TERMINAL = frozenset(_STATES[name] for name in a2a.TERMINAL)
+RESTING = frozenset(_STATES[name] for name in a2a.RESTING)
+
+
+class Incoming(Struct, frozen=True, kw_only=True):
+    text: str
+    skill: str = ""
+    """The requested A2A skill; empty if the message names none."""
+    task_id: str = ""
+    """A task definition; its inputs are the data of the message."""
+    values: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+
+def read_message(message: Message) -> Incoming:
+    """Read a message. Raises `InvalidParamsError`, `ContentTypeNotSupportedError` for unsupported parts."""
+    if not message.message_id:
+        raise InvalidParamsError(message="The message has no messageId")
+    texts: list[str] = []
+    values: dict[str, JsonValue] = {}
+    for part in message.parts:
+        match part.WhichOneof("content"):
+            case "text":
+                texts.append(part.text)
+            case "data":
+                found = cast("JsonValue", MessageToDict(part.data))  # a protobuf value is JSON
+                if isinstance(found, dict):
+                    values |= found
+                else:
+                    texts.append(json.dumps(found, ensure_ascii=False))
+            case _:
+                raise ContentTypeNotSupportedError(message="Files are not taken here; send text or data")
+    wanted = str(MessageToDict(message.metadata).get(SKILL, "")) if message.HasField("metadata") else ""
+    task_id = wanted.removeprefix(TASK) if wanted.startswith(TASK) else ""
+    text = "\n\n".join(each for each in texts if each.strip())
+    if not text and not task_id and not values:
+        raise InvalidParamsError(message="The message has no text")
+    if values and not task_id and not message.task_id:
+        text = "\n\n".join(each for each in (text, json.dumps(values, ensure_ascii=False)) if each)
+    return Incoming(text=text, skill=wanted, task_id=task_id, values=values)
+
+
+def build_answer(incoming: Incoming, question: UserQuestion) -> dict[str, JsonValue]:
+    """Return the data as they are; text answers the first field."""
+    return incoming.values or {question.names[0]: incoming.text}
+
+
+def get_task_state(status: RunStatus) -> int:
+    return _STATES[a2a.get_task_state(status)]
+
+
+def build_task(status: RunStatus, caller: Caller, *, clean: Callable[[str], str]) -> Task:
+    described = a2a.build_task(status, at=status.row.updated_at, base_url=caller.base_url, clean=clean)
+    return ParseDict(described, Task())
+
 
 MAX_RECEIVERS = 10
 """Push receivers of one task."""
@@ -131,8 +187,22 @@ def _build(receiver: Receiver) -> TaskPushNotificationConfig:
     return config
 
 
-class A2aServerState(Protocol):
-    """The part of the server's state that protocols use."""
+class PublicPaths(Protocol):
+    @property
+    def public(self) -> set[str]: ...
+
+
+class MountingServer(Protocol):
+    """The part of a server that mounted protocols use."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def access(self) -> PublicPaths: ...
+
+    @property
+    def base_path(self) -> str: ...
 
     @property
     def runtime(self) -> Runtime: ...
@@ -147,7 +217,7 @@ class A2aServerState(Protocol):
 class RunTasks(RequestHandler):
     """Tasks of A2A callers as runs of the workspace."""
 
-    state: A2aServerState
+    state: MountingServer
 
     @property
     def _runtime(self) -> Runtime:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from email.utils import format_datetime
-from typing import Protocol, override
+from typing import override
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
@@ -17,33 +17,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from metier.errors import MetierError, UsageError
-from metier.protocols.a2a.card import REST, RPC, build_card
-from metier.protocols.a2a.handler import CALLER, A2aServerState, RunTasks
-from metier.protocols.a2a.task_mapping import Caller
-from metier.runtime.host import Host
+from metier.protocols.a2a.card import REST, RPC, Caller, build_card
+from metier.protocols.a2a.handler import CALLER, MountingServer, RunTasks
 from metier.runtime.workspace.lookup import get_definition
 from metier.telemetry.tracing import HEADER
 
 CARD = "/.well-known/agent-card.json"
 _CACHE = "private, max-age=60"
-
-
-class PublicPaths(Protocol):
-    @property
-    def public(self) -> set[str]: ...
-
-
-class MountingServer(A2aServerState, Protocol):
-    """The part of a server that mounted protocols use."""
-
-    @property
-    def host(self) -> Host: ...
-
-    @property
-    def access(self) -> PublicPaths: ...
-
-    @property
-    def base_path(self) -> str: ...
 
 
 def mount(app: Starlette, state: MountingServer) -> None:

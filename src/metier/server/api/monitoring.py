@@ -45,7 +45,7 @@ class QueueHealth(NamedTuple):
     waiting: int
     """Runs in the queue that no process drives."""
     lost: int
-    """How many of them lost their worker."""
+    """Those of them that lost their worker."""
     oldest_seconds: float
     """Time since the last change of the run that has waited the longest; 0 if none waits."""
     finding: Finding

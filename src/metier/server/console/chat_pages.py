@@ -8,13 +8,12 @@ from starlette.responses import Response
 
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
-from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.index_rows import get_shown_status
 from metier.runtime.status import RunStatus
-from metier.server.console.inbox_cards import ApprovalCard, WaitingCard, build_approval_card, build_waiting_card
+from metier.server.console.inbox_cards import WaitingCard, build_waiting_card, read_approval_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.contexts import ContextState
 from metier.views.run_view import RunView
@@ -112,32 +111,17 @@ async def _render(page: Page, context_id: str, template: str) -> Response:
         turns=turns,
         open_run=open_turn.run_id if open_turn is not None else "",
         open_kind=open_turn.wait_kind if open_turn is not None else "",
-        cards=await _build_cards(page, chat),
+        cards=[await read_approval_card(runtime, question) for question in await chat.find_approvals()],
         waiting_runs=await _build_waiting(page, open_turn),
         model=chat.answered_by,
         agent=chat.agent_id,
     )
 
 
-async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
-    runtime = page.state.runtime
-    clean = build_host_cleaner(runtime.host).value
-    return [
-        build_approval_card(
-            question,
-            await runtime.store.find_run(question.row.run_id),
-            is_stale=await runtime.approvals.is_stale(question),
-            clean=clean,
-            redactor=build_host_redactor(runtime.host),
-        )
-        for question in await chat.find_approvals()
-    ]
-
-
 async def _build_waiting(page: Page, open_turn: RunStatus | None) -> list[WaitingCard]:
     """List the turn's questions other than approvals: a question, an interrupted step, a limit."""
     if open_turn is None:
         return []
-    clean = build_host_cleaner(page.state.runtime.host).value
-    found = (await read_inbox(page.state.runtime)).runs
-    return [build_waiting_card(run, clean=clean) for run in found if run.run_id == open_turn.run_id]
+    runtime = page.state.runtime
+    found = (await read_inbox(runtime)).runs
+    return [build_waiting_card(run, runtime.host) for run in found if run.run_id == open_turn.run_id]

@@ -1,23 +1,21 @@
-"""Cards of approvals and waiting runs. Pure."""
+"""Cards of approvals and waiting runs."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import cast
 
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
+from metier.runtime.host import Host
 from metier.runtime.questions.answers import Limit
 from metier.runtime.questions.approval_questions import ApprovalQuestion
+from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, WaitKind
-from metier.store.base import RunRow
 from metier.telemetry.call_text import show_call
-from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import reveal
 from metier.views.call_line import describe_call
 from metier.views.form_fields import FormField, build_fields
-
-type Clean = Callable[[JsonValue], JsonValue]
 
 _LABELS: dict[WaitKind, tuple[str, str]] = {
     "input": ("A question", "question"),
@@ -76,12 +74,13 @@ class WaitingCard(Struct, frozen=True, kw_only=True):
     suggested: str = ""
 
 
-def build_approval_card(
-    question: ApprovalQuestion, run: RunRow | None, *, is_stale: bool, clean: Clean, redactor: Redactor
-) -> ApprovalCard:
+async def read_approval_card(runtime: Runtime, question: ApprovalQuestion) -> ApprovalCard:
     row, asked = question.row, question.asked
+    run = await runtime.store.find_run(row.run_id)
+    clean = build_host_cleaner(runtime.host).value
     # Not `clean`: it removes terminal sequences, but a shell would run the text inside them.
-    given = cast("dict[str, JsonValue]", show_call({**question.arguments}, redactor))  # an object stays one
+    shown = show_call({**question.arguments}, build_host_redactor(runtime.host))
+    given = cast("dict[str, JsonValue]", shown)  # an object stays one
     is_open = row.status == "open"
     return ApprovalCard(
         approval_id=row.approval_id,
@@ -100,7 +99,7 @@ def build_approval_card(
         risk=asked.risk if asked is not None else "",
         created_at=row.created_at,
         expires_at=row.expires_at,
-        is_stale=is_stale and is_open,
+        is_stale=is_open and await runtime.approvals.is_stale(question),
         can_edit=is_open and given == question.arguments,
         status="" if is_open else row.status,
         decided_by=row.decided_by,
@@ -108,7 +107,8 @@ def build_approval_card(
     )
 
 
-def build_waiting_card(run: RunStatus, *, clean: Clean) -> WaitingCard:
+def build_waiting_card(run: RunStatus, host: Host) -> WaitingCard:
+    clean = build_host_cleaner(host).value
     kind = run.wait_kind
     title, label = _LABELS.get(kind, _STOPPED)
     question = run.question if kind == "input" else None

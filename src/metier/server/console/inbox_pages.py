@@ -10,11 +10,11 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
-from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer, RaisedLimits
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
+from metier.server.console.inbox_cards import build_waiting_card, read_approval_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import describe_problem
 from metier.server.run_actions import answer, check_grant, continue_run, decide
@@ -40,23 +40,9 @@ async def show_list(page: Here) -> Response:
 async def _render(page: Page, template: str) -> Response:
     runtime = page.state.runtime
     inbox = await read_inbox(runtime)
-    clean = build_host_cleaner(runtime.host).value
-    cards = [await _build_card(page, question) for question in inbox.approvals]
-    runs = [build_waiting_card(run, clean=clean) for run in inbox.runs]
+    cards = [await read_approval_card(runtime, question) for question in inbox.approvals]
+    runs = [build_waiting_card(run, runtime.host) for run in inbox.runs]
     return await page.render(template, "inbox", cards=cards, runs=runs)
-
-
-async def _build_card(page: Page, question: ApprovalQuestion) -> ApprovalCard:
-    runtime = page.state.runtime
-    run = await runtime.store.find_run(question.row.run_id)
-    is_stale = await runtime.approvals.is_stale(question)
-    return build_approval_card(
-        question,
-        run,
-        is_stale=is_stale,
-        clean=build_host_cleaner(runtime.host).value,
-        redactor=build_host_redactor(runtime.host),
-    )
 
 
 @router.get("/approvals/{name}")
@@ -78,7 +64,7 @@ async def _render_approval(
         "approval.html",
         "inbox",
         status=status,
-        card=await _build_card(page, question),
+        card=await read_approval_card(page.state.runtime, question),
         attempts=await page.state.runtime.approvals.attempts(question),
         edited_text=edited or escape_json(json.dumps(question.arguments, indent=2, ensure_ascii=False)),
         edited_diff=diff,

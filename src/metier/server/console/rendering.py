@@ -1,5 +1,6 @@
 """Common parts of the console's pages: frame, user, and errors."""
 
+import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
@@ -10,10 +11,11 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from jinja2 import Environment
 from msgspec import Struct
+from pydantic import JsonValue
 from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from metier.errors import MetierError
+from metier.errors import MetierError, UsageError
 from metier.runtime.inbox import count_waiting
 from metier.server.problems import ProblemDocument, describe_problem
 from metier.server.security.users import User
@@ -155,6 +157,17 @@ class PageRoute(APIRoute):
 async def render_error(request: Request, problem: ProblemDocument) -> Response:
     """Render an error within the frame of the console."""
     return await get_page(request).render("error.html", "", status=problem.status, problem=problem)
+
+
+def parse_object(text: str, *, what: str, example: str) -> dict[str, JsonValue]:
+    """Parse a JSON object that a user typed. Raises `UsageError`."""
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The {what} are not JSON", hint=f"Write {example}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"The {what} must be one JSON object", hint=f"Write {example}")
+    return value
 
 
 def build_console_environment(redactor: Redactor) -> Environment:

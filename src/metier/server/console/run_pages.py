@@ -1,9 +1,9 @@
 """Pages of one run: its steps, its state at any entry, its model calls and prompts; fork, undo, export."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from msgspec import Struct
 from starlette.responses import Response
 
@@ -11,7 +11,6 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
 from metier.errors import UsageError
 from metier.providers.facts import Prices
-from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.forks import ForkRequest, Point, find_points
 from metier.runtime.history.prompts import ShownLayer, ShownPrompt, compare, show_turn
@@ -171,6 +170,14 @@ def _find_start(row: Row, entries: Sequence[Entry]) -> int:
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
+async def _get_run(page: Here, name: str) -> RunRow:
+    return await page.state.runtime.find(name)
+
+
+type ThisRun = Annotated[RunRow, Depends(_get_run)]
+"""The run of the path: an ID, a prefix of one, or `latest`."""
+
+
 class RowDetails(Struct, frozen=True, kw_only=True):
     """Details of a tree row in addition to the row itself."""
 
@@ -184,21 +191,20 @@ class RowDetails(Struct, frozen=True, kw_only=True):
 
 
 @router.get("/runs/{name}")
-async def show_run(page: Here, name: str, step: str = "") -> Response:
-    return await _render_run(page, name, "run.html", step=step)
+async def show_run(page: Here, row: ThisRun, step: str = "") -> Response:
+    return await _render_run(page, row, "run.html", step=step)
 
 
 @router.get("/runs/{name}/body")
-async def show_body(page: Here, name: str, step: str = "") -> Response:
+async def show_body(page: Here, row: ThisRun, step: str = "") -> Response:
     """Return the part of the page that changes while the run continues."""
-    return await _render_run(page, name, "run_body.html", step=step)
+    return await _render_run(page, row, "run_body.html", step=step)
 
 
 @router.get("/runs/{name}/step")
-async def show_step(page: Here, name: str, key: str) -> Response:
+async def show_step(page: Here, row: ThisRun, key: str) -> Response:
     """Render the details of one row of the tree, as a part of the page."""
     runtime = page.state.runtime
-    row = await runtime.find(name)
     entries = await runtime.read_entries(row.run_id)
     tree = build_tree(build_waterfall(await _read_view(runtime, row, entries)), row.run_id)
     selected = tree.find(key)
@@ -216,14 +222,12 @@ async def show_step(page: Here, name: str, key: str) -> Response:
     )
 
 
-async def _render_run(page: Page, name: str, template: str, *, step: str) -> Response:
+async def _render_run(page: Page, row: RunRow, template: str, *, step: str) -> Response:
     runtime = page.state.runtime
-    row = await runtime.find(name)
     # Read once, because reading a long journal takes most of the page's time.
     entries = await runtime.read_entries(row.run_id)
     view = await _read_view(runtime, row, entries)
     waiting = await find_waiting_run(runtime, row)
-    clean = build_host_cleaner(runtime.host).value
     has_moment = entries and template == "run.html"
     tree = build_tree(build_waterfall(view), row.run_id)
     chosen = tree.find(step)
@@ -236,7 +240,7 @@ async def _render_run(page: Page, name: str, template: str, *, step: str) -> Res
         shown_status=get_shown_status(row),
         is_over=row.status in ENDED,
         can_retry=row.status in RETRIABLE,
-        question=build_waiting_card(waiting, clean=clean) if waiting is not None else None,
+        question=build_waiting_card(waiting, runtime.host) if waiting is not None else None,
         view=view,
         tree=tree,
         selected=selected,
@@ -274,15 +278,13 @@ async def _read_details(
 
 
 @router.post("/runs/{name}/retry")
-async def retry_run(page: Here, name: str) -> Response:
-    row = await page.state.runtime.find(name)
+async def retry_run(page: Here, row: ThisRun) -> Response:
     return page.go(f"/runs/{await retry(page.state, row.run_id)}?done=forked")
 
 
 @router.get("/runs/{name}/at")
-async def show_moment(page: Here, name: str, k: int = 1) -> Response:
+async def show_moment(page: Here, row: ThisRun, k: int = 1) -> Response:
     """Show the state after entry `k`."""
-    row = await page.state.runtime.find(name)
     moment = await read_moment(page.state.runtime, row.run_id, k)
     template = "moment_part.html" if page.is_part else "moment.html"
     return await page.render(template, "runs", run_id=row.run_id, task=row.task, moment=moment)
@@ -294,34 +296,30 @@ async def go_to_exchange(page: Here, name: str, turn: int = 1) -> Response:
 
 
 @router.get("/runs/{name}/calls/{turn}")
-async def show_exchange(page: Here, name: str, turn: int) -> Response:
+async def show_exchange(page: Here, row: ThisRun, turn: int) -> Response:
     """Show the whole request and reply of a turn."""
-    row = await page.state.runtime.find(name)
     exchange = await read_exchange(page.state.runtime, row.run_id, turn)
     template = "exchange_part.html" if page.is_part else "exchange.html"
     return await page.render(template, "runs", run_id=row.run_id, task=row.task, exchange=exchange)
 
 
 @router.get("/runs/{name}/replay")
-async def show_replay(page: Here, name: str, files: Literal["pinned", "current"] = "pinned") -> Response:
+async def show_replay(page: Here, row: ThisRun, files: Literal["pinned", "current"] = "pinned") -> Response:
     """Replay the run from its journal with all effects blocked, and show the first difference."""
-    row = await page.state.runtime.find(name)
     report = await replay_run(page.state.runtime, row.run_id, with_current_files=files == "current")
     return await page.render("replay.html", "runs", run_id=row.run_id, task=row.task, report=report, files=files)
 
 
 @router.get("/runs/{name}/artifacts/{sha256}")
-async def download_artifact(page: Here, name: str, sha256: str) -> Response:
+async def download_artifact(page: Here, row: ThisRun, sha256: str) -> Response:
     """Download an artifact. Browsers never show it as a page of this server."""
-    row = await page.state.runtime.find(name)
     artifact, data = await read_artifact(page.state.runtime, row.run_id, sha256)
     return answer_file(data, name=artifact.file.name)
 
 
 @router.post("/runs/{name}/fork")
-async def fork_here(page: Here, name: str) -> Response:
+async def fork_here(page: Here, row: ThisRun) -> Response:
     form = await page.read_form()
-    row = await page.state.runtime.find(name)
     at = form.get("at", "")
     if not at.isdecimal() or len(at) > 9:
         raise UsageError("The entry to fork at is not a number", hint="Use the slider of the run")
@@ -334,39 +332,34 @@ async def fork_here(page: Here, name: str) -> Response:
 
 
 @router.post("/runs/{name}/cancel")
-async def cancel(page: Here, name: str) -> Response:
-    row = await page.state.runtime.find(name)
+async def cancel(page: Here, row: ThisRun) -> Response:
     await page.state.runtime.cancel(row.run_id, by=page.user.name)
     return page.go(f"/runs/{row.run_id}?done=canceled")
 
 
 @router.get("/runs/{name}/undo")
-async def show_undo(page: Here, name: str) -> Response:
-    row = await page.state.runtime.find(name)
+async def show_undo(page: Here, row: ThisRun) -> Response:
     plan = await plan_undo(page.state.runtime, row.run_id)
     return await page.render("undo.html", "runs", run_id=row.run_id, task=row.task, plan=plan, cannot=CANNOT)
 
 
 @router.post("/runs/{name}/undo")
-async def undo_run(page: Here, name: str) -> Response:
+async def undo_run(page: Here, row: ThisRun) -> Response:
     """Restore the files. Those that changed since are skipped unless the form says to overwrite them."""
     form = await page.read_form()
-    row = await page.state.runtime.find(name)
     plan = await plan_undo(page.state.runtime, row.run_id)
     await undo(page.state.runtime, plan, by=page.user.name, overwrite=form.get("overwrite") == "true")
     return page.go(f"/runs/{row.run_id}?done=undone")
 
 
 @router.get("/runs/{name}/export")
-async def export(page: Here, name: str) -> Response:
-    row = await page.state.runtime.find(name)
+async def export(page: Here, row: ThisRun) -> Response:
     data = render_archive(await export_run(page.state.runtime, row.run_id))
     return answer_file(data, name=f"{row.run_id}.metier-run")
 
 
 @router.get("/runs/{name}/share")
-async def share(page: Here, name: str) -> Response:
-    row = await page.state.runtime.find(name)
+async def share(page: Here, row: ThisRun) -> Response:
     text = await render_shared_run(page.state.runtime, row.run_id)
     return answer_file(text.encode(), name=f"{row.run_id}.html")
 
@@ -392,9 +385,8 @@ class LayerBar(Struct, frozen=True, kw_only=True):
 
 
 @router.get("/runs/{name}/prompt")
-async def show_prompt(page: Here, name: str, turn: int | None = None) -> Response:
+async def show_prompt(page: Here, row: ThisRun, turn: int | None = None) -> Response:
     runtime = page.state.runtime
-    row = await runtime.find(name)
     view = await read_run_view(runtime, row.run_id, levels=0)
     turns = sorted({call.turn for call in view.calls})
     if not turns:

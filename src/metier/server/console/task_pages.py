@@ -28,7 +28,7 @@ from metier.runtime.queue.schedules import (
 from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.lookup import list_definitions, list_ids
 from metier.runtime.workspace.tasks import get_task
-from metier.server.console.rendering import Here, Page, PageRoute
+from metier.server.console.rendering import Here, Page, PageRoute, parse_object
 from metier.views.form_fields import FormField, build_field, parse_values
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -75,7 +75,8 @@ async def start_task(page: Here, task_id: str) -> Response:
     form = await page.read_form()
     task = get_task(page.state.host, task_id)
     text = form.get("json", "").strip()
-    given = _parse_object(text) if text else parse_values(build_task_fields(task), form)
+    fields = build_task_fields(task)
+    given = parse_object(text, what="inputs", example='{"name": "value"}') if text else parse_values(fields, form)
     request = replace(request_task(page.state.host, task.id, given), mode=_read_mode(form.get("mode", "")))
     return await _start(page, request)
 
@@ -108,16 +109,6 @@ def build_task_fields(task: TaskDefinition) -> tuple[FormField, ...]:
 
 def _read_mode(word: str) -> Mode:
     return "dry_run" if word == "dry_run" else "live"
-
-
-def _parse_object(text: str) -> dict[str, JsonValue]:
-    try:
-        value: JsonValue = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError("The inputs are not JSON", hint='Write {"name": "value"}') from error
-    if not isinstance(value, dict):
-        raise UsageError("The inputs must be one JSON object", hint='Write {"name": "value"}')
-    return value
 
 
 _FIELDS = ("name", "prompt", "task", "agent", "cron", "every", "timezone", "profile", "overlap", "missed")

@@ -1,6 +1,5 @@
 """Pages of the workspace: skills, policy, health."""
 
-import json
 import os
 from collections import Counter
 from datetime import datetime, timedelta
@@ -10,7 +9,6 @@ from urllib.parse import quote
 from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from msgspec import Struct
-from pydantic import JsonValue
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
@@ -27,7 +25,7 @@ from metier.runtime.runs import Runtime
 from metier.runtime.skill_updates import check_for_update, find_installed, install_update
 from metier.runtime.workspace.skill_catalog import describe_skill, list_skills, probe_skills
 from metier.server.api.monitoring import read_queue
-from metier.server.console.rendering import Here, Page, PageRoute
+from metier.server.console.rendering import Here, Page, PageRoute, parse_object
 from metier.server.problems import HttpProblem, describe_problem
 from metier.skills.capabilities_report import list_capabilities
 from metier.store.base import RUNNABLE, RunRow, RunSearch
@@ -86,7 +84,9 @@ async def show_policy(page: Here, tool: str = "", arguments: str = "", agent: st
 
 async def _explain(page: Page, tool: str, arguments: str, agent: str) -> Explanation:
     policy = build_present_policy(page.state.host, agent.strip())
-    return await explain_call(policy, tool.strip(), _parse_arguments(arguments))
+    return await explain_call(
+        policy, tool.strip(), parse_object(arguments.strip() or "{}", what="arguments", example='{"path": "a.txt"}')
+    )
 
 
 async def _render_policy(
@@ -137,16 +137,6 @@ async def try_rules(page: Here) -> Response:
     (workspace / POLICY_FILE).parent.mkdir(parents=True, exist_ok=True)
     replace_file(workspace / POLICY_FILE, draft.encode())
     return page.go("/policy?done=saved")
-
-
-def _parse_arguments(text: str) -> dict[str, JsonValue]:
-    try:
-        value: JsonValue = json.loads(text.strip() or "{}")
-    except (ValueError, RecursionError) as error:
-        raise UsageError("The arguments are not JSON", hint='Write {"path": "a.txt"}') from error
-    if not isinstance(value, dict):
-        raise UsageError("The arguments must be one JSON object", hint='Write {"path": "a.txt"}')
-    return value
 
 
 _MAX_AGE = timedelta(seconds=30)

@@ -5,12 +5,12 @@ The guard wraps the whole ASGI application including mounted ones, so no route c
 
 import re
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote
 
 from msgspec import Struct, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -188,7 +188,7 @@ class Guard:
             return user
         if access.is_protocol(path):
             return None
-        cookie = _read_cookie(headers.get("cookie", ""), access.cookie)
+        cookie = Request(scope).cookies.get(access.cookie, "")
         return access.sessions.read(cookie, now=access.clock.now()) if cookie else None
 
     def _ask_to_sign_in(self, headers: Headers, path: str, method: str) -> Exception:
@@ -351,14 +351,6 @@ def _build_headers(nonce: str) -> dict[str, str]:
         "cross-origin-resource-policy": "same-origin",
         "cache-control": "no-store",
     }
-
-
-def _read_cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
 
 
 def _enter(scope: Scope, root: str) -> Scope:
