@@ -39,7 +39,9 @@ async def show(request: Request, state: State, word: Word) -> Response:
     question = await state.runtime.approvals.get(right.approval_id)
     if question.row.status != "open":
         return await _render_decided(request, state, question)
-    content = _render(request, "decision.html", card=await read_approval_card(state.runtime, question), decider=right.decider)
+    content = _render(
+        request, "decision.html", card=await read_approval_card(state.runtime, question), decider=right.decider
+    )
     return render_plain_page("Approval", content, nonce=get_nonce(request), base=state.base_path, is_wide=True)
 
 
