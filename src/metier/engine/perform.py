@@ -18,7 +18,7 @@ from metier.engine.model.skill_selection import disclose, load_catalog, rank_ski
 from metier.engine.services import Services
 
 
-async def perform(action: a.Action, log: RunLog, services: Services) -> None:
+async def perform(action: a.Action, log: RunLog, services: Services) -> None:  # noqa: C901  one case per action
     match action:
         case a.LoadCatalog():
             await load_catalog(log, services)
@@ -30,25 +30,8 @@ async def perform(action: a.Action, log: RunLog, services: Services) -> None:
             await call_model(action, log, services)
         case a.Decode():
             await decode(log, services)
-        case a.PlanTask() | a.Delegate() | a.AwaitChild() | a.StopAtStep() | a.CheckResult():
-            await _perform_work(action, log, services)
-        case a.Proceed() | a.HandOff() | a.Finish() | a.Fail() | a.PauseAtLimit():
-            await _record_turn_end(action, log)
-        case a.RunHooks():
-            await run_hooks(action, log, services)
-        case a.Wait():
-            return
-        case _:
-            await _perform_step(action, log, services)
-
-
-async def _perform_step(
-    action: a.RunSteps | a.SettleDoubt | a.RefuseStep | a.AskApproval | a.AskInput | a.RetryStep | a.TellFailure,
-    log: RunLog,
-    services: Services,
-) -> None:
-    match action:
         case a.RunSteps():
+            # Links are resolved right before the effects: they may lead elsewhere since the rules allowed the calls.
             if not await ask_again(action, log, services):
                 await run_steps(action, log, services)
         case a.SettleDoubt():
@@ -63,14 +46,8 @@ async def _perform_step(
             await retry_step(action, log)
         case a.TellFailure():
             await tell_failure(action, log)
-        case _:
-            assert_never(action)
-
-
-async def _perform_work(
-    action: a.PlanTask | a.Delegate | a.AwaitChild | a.StopAtStep | a.CheckResult, log: RunLog, services: Services
-) -> None:
-    match action:
+        case a.RunHooks():
+            await run_hooks(action, log, services)
         case a.PlanTask():
             await plan_task(log, services)
         case a.Delegate():
@@ -81,8 +58,10 @@ async def _perform_work(
             await stop_at_step(action, log)
         case a.CheckResult():
             await check_result(action, log, services)
+        case a.Wait():
+            return
         case _:
-            assert_never(action)
+            await _record_turn_end(action, log)
 
 
 async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a.PauseAtLimit, log: RunLog) -> None:
@@ -104,3 +83,5 @@ async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a
         case a.Fail():
             failed = RunFailed(reason=action.reason, message=action.message, status=action.status, result=action.result)
             await log.record(failed)
+        case _:
+            assert_never(action)

@@ -5,9 +5,7 @@ grow with the run's history.
 """
 
 import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import cast
 
 from pydantic import JsonValue
@@ -26,14 +24,16 @@ _COUNTED_TOOLS = frozenset({"script_run"})
 
 async def update_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
     """Write the file if one of these actions names it."""
-    path = os.path.join(services.run_folder, FILE_NAME)  # noqa: PTH118  a step of every turn comes through here
-    if not any(_mentions(action.params, path) for action in actions):
+    path = services.run_folder / FILE_NAME
+    if not any(_mentions(action.params, str(path)) for action in actions):
         return
     given: list[JsonValue] = []
     if services.given_results:
         given = cast("list[JsonValue]", json.loads(await services.store.get_blob(services.given_results)))
     results = [*given, *await build_results(await read_entries(services.store, run_id), services.store)]
-    _replace(Path(path), json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(results, ensure_ascii=False, indent=1) + "\n"
+    replace_file(path, text.encode("utf-8", "surrogatepass"), is_private=False)
 
 
 async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValue]:
@@ -83,8 +83,3 @@ def _mentions(value: JsonValue, text: str) -> bool:
             return any(_mentions(item, text) for item in value.values())
         case _:
             return False
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text.encode("utf-8", "surrogatepass"), is_private=False)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from os.path import isdir
 from pathlib import Path
 from typing import cast
 
@@ -371,9 +370,7 @@ def build_context(
 
 def get_spool_path(step: Step, services: Services) -> Path:
     """Return the path of an attempt's spool in a folder that exists."""
-    # Runs before every step: a string is cheaper than a `Path`.
-    if not isdir(f"{services.run_folder}/{SPOOL}"):  # noqa: PTH112
-        _get_spool_folder(services)
+    _make_spool_folder(services)
     return name_spool(step, services.run_folder)
 
 
@@ -386,7 +383,7 @@ def identify_spool(services: Services) -> SpoolIdentity:
     """Identify the spool folder. Raises `StoreFull`; nothing has started then."""
     machine = services.machine
     try:
-        folder = take_identity(_get_spool_folder(services))
+        folder = take_identity(_make_spool_folder(services))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(
@@ -396,10 +393,9 @@ def identify_spool(services: Services) -> SpoolIdentity:
     return SpoolIdentity(machine=machine.machine, boot=machine.boot, folder=folder)
 
 
-def _get_spool_folder(services: Services) -> Path:
+def _make_spool_folder(services: Services) -> Path:
     folder = services.run_folder / SPOOL
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
