@@ -16,8 +16,7 @@ from metier.definitions.skills.skill import load_skill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
 from metier.tools.scripts.active_scripts import ScriptCatalog
-from metier.tools.scripts.environments import ScriptEnvironments
-from metier.tools.scripts.runner import ScriptRunner
+from metier.tools.scripts.runner import ScriptEnvironments, ScriptRunner
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.values import dump_fields

@@ -23,11 +23,10 @@ from vouched_candidates import ATTACKS, OPERANDS, VALUES, generate_awk, generate
 
 from metier.tools.process.child_environment import build_environment
 from metier.tools.shell.allowlist import is_direct
-from metier.tools.shell.bash import QUIET, expand_line
+from metier.tools.shell.bash import QUIET, PosixShell, expand_line
 from metier.tools.shell.harmless import Table, load_tables
 from metier.tools.shell.line import ShellLine, parse_line
 from metier.tools.shell.programs import SAME_TABLE
-from metier.tools.shell.shells import PosixShell
 
 BATCH = 150
 COMBINATIONS = 6

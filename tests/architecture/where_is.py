@@ -27,7 +27,7 @@ ANSWERS = (
     Answer("How do the rules judge a call?", "approval/judge.py", "def "),
     Answer("Which shell commands count as harmless?", "tools/shell/harmless.py", "def "),
     Answer("Where is the `Edit` tool?", "tools/files/edit.py", "class "),
-    Answer("Where does a skill's script get its own Python environment?", "tools/scripts/environments.py", "def "),
+    Answer("Where does a skill's script get its own Python environment?", "tools/scripts/runner.py", "def "),
     Answer("Where is a program confined with bubblewrap?", "tools/process/sandbox/bubblewrap.py", "def "),
     Answer("Where is the format of Anthropic's API mapped?", "providers/anthropic.py", "def build_body("),
     Answer("Where are the statements for leases?", "store/queries/leases.py", "UPDATE leases"),

@@ -19,8 +19,7 @@ from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.files.scope import Scope
 from metier.tools.options import ShellOptions
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.shell.bash import Bash, Surroundings
-from metier.tools.shell.shells import PosixShell
+from metier.tools.shell.bash import Bash, PosixShell, Surroundings
 from metier.tools.toolbox import Toolbox
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="runs POSIX programs")]

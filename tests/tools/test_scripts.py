@@ -23,8 +23,7 @@ from metier.skills.package import PackageSource, SkillPackage
 from metier.skills.trust.judgement import digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
-from metier.tools.scripts.environments import ScriptEnvironments
-from metier.tools.scripts.runner import ScriptRunner
+from metier.tools.scripts.runner import ScriptEnvironments, ScriptRunner
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.values import dump_fields

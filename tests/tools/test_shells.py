@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metier.errors import ToolFailed
+from metier.tools.shell.bash import PosixShell, PowerShell, choose_shell, quote_powershell, render_powershell
 from metier.tools.shell.line import ShellLine, parse_line
-from metier.tools.shell.shells import PosixShell, PowerShell, choose_shell, quote_powershell, render_powershell
 
 
 def read(text: str) -> ShellLine:

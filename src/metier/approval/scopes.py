@@ -12,8 +12,15 @@ from typing import Literal, Self
 from msgspec import Struct
 from pydantic import Field, JsonValue, model_validator
 
-from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher, list_operands, read_value
-from metier.approval.regex import get_literal_start
+from metier.approval.matchers import (
+    COMMAND,
+    EXACT,
+    MatcherPlace,
+    build_matcher,
+    get_literal_start,
+    list_operands,
+    read_value,
+)
 from metier.approval.rules import NO_RULES, Condition, Decision, Listed, Rule, RuleList, Scope, ScopeKind
 from metier.approval.shell import build_call, judge_alone
 from metier.definitions.agent import AgentDefinition

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, assert_never, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from metier.approval.regex import BadPattern, compile_pattern
+from metier.approval.matchers import BadPattern, compile_pattern
 from metier.definitions.reader import BAD_VALUE, fault
 from metier.values import Value
 

@@ -11,8 +11,7 @@ from typing import assert_never
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.approval.matchers import MATCHERS, MatcherPlace, Test, build_matcher, is_same
-from metier.approval.regex import BadPattern, compile_pattern
+from metier.approval.matchers import MATCHERS, BadPattern, MatcherPlace, Test, build_matcher, compile_pattern, is_same
 from metier.context.json_text import NotJson, recover_object
 from metier.definitions.names import canonical_name
 from metier.definitions.text.yaml_text import read_yaml

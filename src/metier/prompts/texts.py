@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -42,6 +43,15 @@ def describe_parameters(name: str, schema: Schema) -> Schema:
         parameter = _get_parameter(described, path.split("."))
         parameter["description"] = text
     return described
+
+
+def build_parameters(name: str, properties: Mapping[str, JsonValue], *, required: tuple[str, ...] = ()) -> Schema:
+    """Build the schema of a tool's arguments. A property is a schema, or only the name of its type."""
+    schemas: Schema = {key: {"type": each} if isinstance(each, str) else each for key, each in properties.items()}
+    schema: Schema = {"type": "object", "properties": schemas}
+    # The order of the keys is part of every prompt, and so of the hashes that a replay compares.
+    schema |= {"required": list(required)} if required else {}
+    return describe_parameters(name, schema | {"additionalProperties": False})
 
 
 def _get_parameter(schema: Schema, path: list[str]) -> Schema:

@@ -60,16 +60,15 @@ from metier.store.base import Store
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools, build_search_tools, build_shell_tools
-from metier.tools.files.manifest import WorkspaceSnapshots
 from metier.tools.files.scope import Scope
+from metier.tools.files.snapshots import WorkspaceSnapshots
 from metier.tools.hooks.hook_process import HookRunner
 from metier.tools.process.run import clear_scratch
 from metier.tools.process.sandbox.confinement import ARTIFACTS, QUARANTINE, Confinement, list_masked
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
 from metier.tools.scripts.runner import ScriptRunner, default_environments
 from metier.tools.scripts.script_tools import build_script_tools
-from metier.tools.shell.bash import Surroundings
-from metier.tools.shell.shells import choose_shell
+from metier.tools.shell.bash import Surroundings, choose_shell
 from metier.tools.toolbox import Toolbox, list_names
 from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
 from metier.tools.web.url import WebAccess

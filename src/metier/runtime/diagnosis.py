@@ -48,7 +48,7 @@ from metier.tools.options import SandboxOptions
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.levels import try_level
-from metier.tools.scripts.environments import find_uv
+from metier.tools.scripts.runner import find_uv
 from metier.version import __version__
 
 type State = Literal["ok", "off", "problem"]

@@ -11,8 +11,7 @@ from metier.tools.files.grep import Grep, get_ripgrep
 from metier.tools.files.read import Read
 from metier.tools.files.scope import Scope
 from metier.tools.options import ShellOptions, WebSearchOptions
-from metier.tools.shell.bash import Bash, Surroundings
-from metier.tools.shell.shells import Shell
+from metier.tools.shell.bash import Bash, Shell, Surroundings
 from metier.tools.web.url import WebAccess
 from metier.tools.web.web_fetch import WebFetch
 from metier.tools.web.web_search import WebSearch

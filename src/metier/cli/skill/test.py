@@ -41,8 +41,7 @@ from metier.skills.trust.judgement import check_trusted, digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
-from metier.tools.scripts.environments import read_script
-from metier.tools.scripts.runner import ScriptRunner, default_environments
+from metier.tools.scripts.runner import ScriptRunner, default_environments, read_script
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolsets.loader import load_toolsets

@@ -23,11 +23,11 @@ from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
 from metier.tools.files.file_state import are_same, read_state
 from metier.tools.hooks.definition import HookCommand
-from metier.tools.hooks.hook_process import HookRun
-from metier.tools.hooks.protocol import (
+from metier.tools.hooks.hook_process import (
     HookAnswer,
     HookDecision,
     HookMoment,
+    HookRun,
     build_input,
     describe_call,
     describe_result,
@@ -170,5 +170,5 @@ def _describe_step(
         return call
     if finished.is_error:
         return {**call, "error": finished.text, "is_interrupt": finished.error_type == "interrupted"}
-    response = describe_result(tool, arguments, text=finished.text, is_error=False)
+    response = describe_result(tool, arguments, text=finished.text)
     return {**call, "tool_response": response}

@@ -54,6 +54,9 @@ type HookEvent = Literal[
     "Stop",
 ]
 
+type HookDecision = Literal["", "ask", "deny", "stop"]
+type HookStatus = Literal["ok", "failed", "timeout", "not_started", "too_much_output", "changed"]
+
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent.__value__)
 DEFAULT_TIMEOUT_SECONDS = 60.0
 MAX_TIMEOUT_SECONDS = 600.0

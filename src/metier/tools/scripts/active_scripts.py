@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,9 +20,7 @@ type ScriptErrorCode = Literal[
     "not_found", "invalid_name", "args_too_large", "timeout", "parse_error", "execution_failed", "permission_denied"
 ]
 
-_CODES: frozenset[str] = frozenset(
-    {"not_found", "invalid_name", "args_too_large", "timeout", "parse_error", "execution_failed", "permission_denied"}
-)
+_CODES: tuple[str, ...] = get_args(ScriptErrorCode.__value__)
 
 _SHOWN_NAME = 80
 
@@ -102,11 +100,11 @@ def add_json_flag(args: list[str]) -> list[str]:
     return [*options, "--json", *args[len(options) :]]
 
 
-def build_success(result: JsonValue, message: str, *, meta: dict[str, JsonValue] | None = None) -> ToolResult:
-    return ToolResult(ok=True, output={"success": True, "result": result, "message": message}, meta=meta or {})
+def build_success(result: JsonValue, message: str) -> ToolResult:
+    return ToolResult(ok=True, output={"success": True, "result": result, "message": message})
 
 
-def build_failure(error: ToolFailed, *, meta: dict[str, JsonValue] | None = None) -> ToolResult:
+def build_failure(error: ToolFailed) -> ToolResult:
     code = error.code if error.code in _CODES else "execution_failed"
     message = f"{error.message}. {error.hint}" if error.hint else error.message
     printed: dict[str, JsonValue] = {"stdout": error.stdout} if isinstance(error, ScriptFailed) and error.stdout else {}
@@ -114,7 +112,7 @@ def build_failure(error: ToolFailed, *, meta: dict[str, JsonValue] | None = None
         ok=False,
         output={"success": False, "error": code, "message": message, **printed},
         error=message,
-        meta={"code": code, **(meta or {})},
+        meta={"code": code},
     )
 
 

@@ -20,11 +20,10 @@ from metier.decisions import StepStatus
 from metier.definitions.skills.scripts import Script
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.text.yaml_text import Mapping as YamlMapping
-from metier.definitions.text.yaml_text import Node
 from metier.definitions.text.yaml_text import Sequence as YamlSequence
 from metier.errors import ToolFailed
 from metier.events.step import SkillStepExecuted
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_files
 from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
@@ -41,8 +40,7 @@ from metier.tools.scripts.active_scripts import (
     build_success,
     check_args,
 )
-from metier.tools.scripts.environments import parse_script_metadata, read_script
-from metier.tools.scripts.runner import ScriptCall, ScriptRunner, check_may_run
+from metier.tools.scripts.runner import ScriptCall, ScriptRunner, check_may_run, parse_script_metadata, read_script
 
 _FLAG = re.compile(r"--json\b")
 # Some libraries turn parameters into options: `def main(json: bool = False)`.
@@ -50,17 +48,8 @@ _PARAMETER = re.compile(r"\bjson\s*:\s*(?:bool\b|(?:typing\.)?Annotated\[)")
 _IMPORT = re.compile(r"^\s*(?:from\s+\.?|import\s+)(\w+)", re.MULTILINE)
 
 
-class HelpTexts:
-    """Cache of the scripts' help texts by path and content hash, for the lifetime of the run's tools."""
-
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], str] = {}
-
-    def find(self, script: Script) -> str | None:
-        return self._texts.get(_identify(script))
-
-    def keep(self, script: Script, text: str) -> None:
-        self._texts[_identify(script)] = text
+type HelpTexts = dict[tuple[str, str], str]
+"""Cache of the scripts' help texts by path and content hash, for the lifetime of the run's tools."""
 
 
 def knows_json(help_text: str | None, script: Script) -> bool:
@@ -75,16 +64,8 @@ def is_declared_read(skill: SkillDefinition) -> bool:
     entry = skill.contract.find("side_effects")
     if entry is None and (part := skill.contract.find("contract")) is not None and isinstance(part.value, YamlMapping):
         entry = part.value.find("side_effects")
-    return entry is not None and isinstance(entry.value, YamlMapping) and _is_empty(entry.value)
-
-
-def _is_empty(effects: YamlMapping) -> bool:
-    kinds = effects.find("kinds")
-    return kinds is not None and _has_no_items(kinds.value)
-
-
-def _has_no_items(node: Node) -> bool:
-    return isinstance(node, YamlSequence) and not node.items
+    kinds = entry.value.find_value("kinds") if entry is not None and isinstance(entry.value, YamlMapping) else None
+    return isinstance(kinds, YamlSequence) and not kinds.items
 
 
 def _list_sources(script: Script) -> Iterator[str]:
@@ -198,7 +179,7 @@ def build_script_tools(
     catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits | None = None
 ) -> tuple[Tool, ...]:
     limits = limits or ScriptLimits()
-    texts = HelpTexts()
+    texts: HelpTexts = {}
     return (
         ScriptList(catalog),
         ScriptHelp(catalog, runner, limits, help_texts=texts),
@@ -214,14 +195,7 @@ class ScriptList:
         name="script_list",
         description=load_tool_text("script_list").description,
         category="custom",
-        input_schema=describe_parameters(
-            "script_list",
-            {
-                "type": "object",
-                "properties": {"skill_name": {"type": ["string", "null"]}},
-                "additionalProperties": False,
-            },
-        ),
+        input_schema=build_parameters("script_list", {"skill_name": {"type": ["string", "null"]}}),
         output_schema=RESPONSE_SCHEMA,
         risk="low",
         effect="read",
@@ -244,28 +218,8 @@ class ScriptList:
         return build_success(result, f"Found {_many(count, 'script')} across {_many(len(listed), 'skill')}")
 
 
-class ScriptHelp:
-    """Shows a script's help. This runs the script's code, so it needs the same trust as `script_run`."""
-
-    info = ToolInfo(
-        id="builtin:script_help",
-        name="script_help",
-        description=load_tool_text("script_help").description,
-        category="custom",
-        input_schema=describe_parameters(
-            "script_help",
-            {
-                "type": "object",
-                "properties": {"skill_name": {"type": "string"}, "script_name": {"type": "string"}},
-                "required": ["skill_name", "script_name"],
-                "additionalProperties": False,
-            },
-        ),
-        output_schema=RESPONSE_SCHEMA,
-        risk="medium",
-        # Not `read`, because it runs the script: a rule that asks before `script_run` must apply to this too.
-        effect="idempotent",
-    )
+class _RunningTool:
+    """A tool that runs a script."""
 
     def __init__(
         self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits, *, help_texts: HelpTexts
@@ -275,13 +229,33 @@ class ScriptHelp:
         self._limits = limits
         self._help = help_texts
 
+
+class ScriptHelp(_RunningTool):
+    """Shows a script's help. This runs the script's code, so it needs the same trust as `script_run`."""
+
+    info = ToolInfo(
+        id="builtin:script_help",
+        name="script_help",
+        description=load_tool_text("script_help").description,
+        category="custom",
+        input_schema=build_parameters(
+            "script_help",
+            {"skill_name": "string", "script_name": "string"},
+            required=("skill_name", "script_name"),
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="medium",
+        # Not `read`, because it runs the script: a rule that asks before `script_run` must apply to this too.
+        effect="idempotent",
+    )
+
     async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
         return await _answer("script_help", context, lambda record: self._show(arguments, context, record))
 
     async def _show(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
         package, script = _find(self._catalog, arguments, record)
         await check_may_run(package)
-        known = self._help.find(script)
+        known = self._help.get(_identify(script))
         if known is None:
             own = self._limits.narrow(package.definition)
             limits = _process_limits(own, context)
@@ -290,14 +264,13 @@ class ScriptHelp:
             )
             outcome = record.outcome = await self._runner.run(call, limits)
             _check_outcome(outcome, limits, own)
-            text = outcome.stdout.text.strip() or outcome.stderr.text.strip()
-            known = text
-            self._help.keep(script, text)
+            known = outcome.stdout.text.strip() or outcome.stderr.text.strip()
+            self._help[_identify(script)] = known
         found: JsonValue = {"help_text": known, "usage": _get_usage(known)}
         return build_success(found, f"Retrieved help for {script.path.stem}")
 
 
-class ScriptRun:
+class ScriptRun(_RunningTool):
     """Runs a script. Its effect is unknown, so an interrupted call is never repeated without asking."""
 
     info = ToolInfo(
@@ -305,33 +278,21 @@ class ScriptRun:
         name="script_run",
         description=load_tool_text("script_run").description,
         category="custom",
-        input_schema=describe_parameters(
+        input_schema=build_parameters(
             "script_run",
             {
-                "type": "object",
-                "properties": {
-                    "skill_name": {"type": "string"},
-                    "script_name": {"type": "string"},
-                    "args": {"type": ["array", "null"], "items": {"type": "string"}},
-                    "json": {"type": "boolean", "default": True},
-                },
-                "required": ["skill_name", "script_name"],
-                "additionalProperties": False,
+                "skill_name": "string",
+                "script_name": "string",
+                "args": {"type": ["array", "null"], "items": {"type": "string"}},
+                "json": {"type": "boolean", "default": True},
             },
+            required=("skill_name", "script_name"),
         ),
         output_schema=RESPONSE_SCHEMA,
         risk="high",
         effect="opaque",
         spools=True,
     )
-
-    def __init__(
-        self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits, *, help_texts: HelpTexts
-    ) -> None:
-        self._catalog = catalog
-        self._runner = runner
-        self._limits = limits
-        self._help = help_texts
 
     async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
         return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
@@ -355,7 +316,7 @@ class ScriptRun:
         args = _read_args(arguments)
         check_args(args, self._limits)
         wants_json = arguments.get("json", True) is not False
-        has_flag = wants_json and knows_json(self._help.find(script), script)
+        has_flag = wants_json and knows_json(self._help.get(_identify(script)), script)
         own = self._limits.narrow(package.definition)
         limits = _process_limits(own, context)
         call = ScriptCall(
