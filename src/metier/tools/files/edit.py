@@ -5,8 +5,9 @@ the file's mode, encoding, line ends and all other bytes.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import override
 
 from anyio.to_thread import run_sync
 from msgspec import Struct
@@ -15,11 +16,11 @@ from rapidfuzz import fuzz, process
 
 from metier.definitions.files.quarantine import adopt
 from metier.errors import ToolFailed
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.tools.base import NO_CHANGE, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import describe_written, hash_bytes, judge_note, read_target, replace_file
 from metier.tools.files.file_text import check_saved, decode, describe_kind, find_buffered, overlay
-from metier.tools.files.scope import Scope
+from metier.tools.files.scope import FileTool
 
 _SHOWN_LINES = 5
 _SHOWN_CHARACTERS = 160
@@ -107,50 +108,10 @@ def _describe_nearest(text: str, old: str) -> str:
     return f"; the nearest is line {nearest[2] + 1}: {nearest[0][:_SHOWN_CHARACTERS]!r}" if nearest else ""
 
 
-def edit_bytes(before: bytes, arguments: dict[str, JsonValue]) -> tuple[bytes, tuple[int, ...]]:
-    """Return the bytes after an edit and the line numbers of its places. Raises `ToolFailed` if it is impossible."""
-    path = str(arguments["path"])
-    found = decode(before)
-    if found is None:
-        raise ToolFailed(f"File {path!r} is not text but {describe_kind(before)}", code="binary")
-    every = arguments.get("replace_all") is True
-    edited = replace_exactly(found.text, str(arguments["old"]), str(arguments["new"]), every=every)
-    return found.encode(edited.text), edited.lines
-
-
 CONTEXT_LINES = 3
 MAX_DIFF_CHARACTERS = 20_000
 _MAX_COMPARED_LINES = 2_000
 """A longer changed part is shown as removed and added whole: comparing takes time quadratic in its length."""
-
-
-def preview_write(scope: Scope, path: str, content: str, *, buffered: str | None = None) -> Preview:
-    """Preview a write against the editor's text of the file, or the disk. Raises `ToolFailed` as the write would."""
-    before, canonical = _read_now(scope, path, buffered)
-    return _build_preview(canonical, before, content.encode("utf-8", "surrogatepass"))
-
-
-def preview_edit(scope: Scope, arguments: dict[str, JsonValue], buffered: str | None = None) -> Preview:
-    """Preview an edit against the editor's text of the file, or the disk. Raises `ToolFailed` as the edit would."""
-    before, canonical = _read_now(scope, str(arguments["path"]), buffered)
-    if before is None:
-        raise ToolFailed(f"There is no file {canonical!r}", hint="Use Write to create it", code="not_found")
-    return _build_preview(canonical, before, edit_bytes(before, arguments)[0])
-
-
-def _build_preview(path: str, before: bytes | None, after: bytes) -> Preview:
-    # The hash binds the approval to this state of the file: a call on any other state fails as a conflict.
-    return Preview(NO_CHANGE if before == after else build_diff(path, before, after), base=hash_bytes(before))
-
-
-def _read_now(scope: Scope, path: str, buffered: str | None) -> tuple[bytes | None, str]:
-    try:
-        with scope.open_target(path, create_folders=False) as target:
-            return overlay(buffered, read_target(target)), target.path
-    except ToolFailed as error:
-        if error.code != "not_found":
-            raise
-        return None, scope.canonical(path)
 
 
 def build_diff(path: str, before: bytes | None, after: bytes) -> str:
@@ -204,21 +165,85 @@ def _shift_range(text: str, by: int) -> str:
     return f"{int(start) + by}{comma}{count}"
 
 
-class Write:
+class _ChangingTool(FileTool, ABC):
+    """`Write` and `Edit`, which differ in how they compute the new content of the file."""
+
+    writes = True
+    creates = False
+    past: str
+
+    @abstractmethod
+    def compute(self, before: bytes | None, arguments: dict[str, JsonValue], *, path: str) -> tuple[bytes, str]:
+        """Return the new content of the file, and the message for the model. Raises `ToolFailed`."""
+
+    @abstractmethod
+    def is_proven(self, arguments: dict[str, JsonValue]) -> bool:
+        """Return True if the content of the file alone proves that the call had its effect."""
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        path = str(arguments["path"])
+        buffered = await find_buffered(path, self._scope, context.buffers)
+        output, diff = await run_sync(self._change, arguments, context, buffered)
+        written = await run_sync(describe_written, self._scope, path, context)
+        return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
+        """Preview the change to the editor's text of the file, or to the disk. Raises `ToolFailed` as the call."""
+        buffered = await find_buffered(str(arguments["path"]), self._scope, context.buffers)
+        return await run_sync(self._preview, arguments, buffered)
+
+    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
+        """After a crash, return the result if the change is there; None if the call has to run or that is unknown."""
+        path = str(arguments["path"])
+        finding = await run_sync(judge_note, self._scope, path, context)
+        if finding == "no note" and await run_sync(self.is_proven, arguments):
+            finding = "after"
+        if finding != "after":
+            return None
+        output = f"{self.past} {path!r}; found so after an interruption"
+        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
+
+    def _preview(self, arguments: dict[str, JsonValue], buffered: str | None) -> Preview:
+        before, path = self._read(str(arguments["path"]))
+        before = overlay(buffered, before)
+        after, _ = self.compute(before, arguments, path=path)
+        # The hash binds the approval to this state of the file: a call on any other state fails as a conflict.
+        return Preview(NO_CHANGE if before == after else build_diff(path, before, after), base=hash_bytes(before))
+
+    def _read(self, path: str) -> tuple[bytes | None, str]:
+        """Return the content of the file on disk, None if it is missing, and its canonical path."""
+        try:
+            with self._scope.open_target(path, create_folders=False) as target:
+                return read_target(target), target.path
+        except ToolFailed as error:
+            if error.code != "not_found":
+                raise
+            return None, self._scope.canonical(path)
+
+    def _change(self, arguments: dict[str, JsonValue], context: ToolContext, buffered: str | None) -> tuple[str, str]:
+        """Change the file. Returns the message for the model, and the diff."""
+        path = str(arguments["path"])
+        with self._scope.open_target(path, create_folders=self.creates, guard=context.paths) as target:
+            before = read_target(target)
+            if before is not None or self.creates:
+                check_saved(buffered, before, path=path)
+            after, message = self.compute(before, arguments, path=target.path)
+            if self.creates:
+                # A sandboxed program may be running: this file isn't its own, so it isn't quarantined when that ends.
+                adopt(str(self._scope.workspace / target.path))
+            replace_file(target, after, before=before, context=context)
+        return message, build_diff(target.path, before, after)
+
+
+class Write(_ChangingTool):
+    creates = True
+    past = "Wrote"
     info = ToolInfo(
         id="builtin:Write",
         name="Write",
         description=load_tool_text("Write").description,
         category="write",
-        input_schema=describe_parameters(
-            "Write",
-            {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
-                "required": ["path", "content"],
-                "additionalProperties": False,
-            },
-        ),
+        input_schema=build_parameters("Write", {"path": "string", "content": "string"}, required=("path", "content")),
         output_schema={"type": "string"},
         risk="medium",
         # Writing twice would be harmless, but not over what a user wrote between a crash and the resume.
@@ -226,79 +251,36 @@ class Write:
         spools=True,
     )
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    @override
+    def compute(self, before: bytes | None, arguments: dict[str, JsonValue], *, path: str) -> tuple[bytes, str]:
+        after = _encode(arguments)
+        verb = "Created" if before is None else "Replaced" if before != after else "Did not need to change"
+        return after, f"{verb} {path!r}, {len(after)} bytes"
 
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        path, content = str(arguments["path"]), str(arguments["content"])
-        buffered = await find_buffered(path, self._scope, context.buffers)
-        output, diff = await run_sync(partial(self._write, path, content, context, buffered=buffered))
-        written = await run_sync(describe_written, self._scope, path, context)
-        return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
-
-    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
-        path = str(arguments["path"])
-        buffered = await find_buffered(path, self._scope, context.buffers)
-        return await run_sync(partial(preview_write, self._scope, path, str(arguments["content"]), buffered=buffered))
-
-    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """Reject a path that is outside the workspace or protected."""
-        return self._scope.refuse(str(arguments["path"]), writes=True)
-
-    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
-
-    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """After a crash, return the result if the new file is there; None if that is unknown."""
-        path = str(arguments["path"])
-        finding = await run_sync(judge_note, self._scope, path, context)
-        if finding == "no note" and await run_sync(self._holds, path, str(arguments["content"])):
-            finding = "after"  # the note is lost, but the content proves it
-        if finding != "after":
-            return None
-        output = f"Wrote {path!r}; found so after an interruption"
-        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
-
-    def _holds(self, path: str, content: str) -> bool:
+    @override
+    def is_proven(self, arguments: dict[str, JsonValue]) -> bool:
         try:
-            with self._scope.open_target(path, create_folders=False) as target:
-                return read_target(target) == content.encode("utf-8", "surrogatepass")
+            return self._read(str(arguments["path"]))[0] == _encode(arguments)
         except ToolFailed:
             return False
 
-    def _write(self, path: str, content: str, context: ToolContext, *, buffered: str | None) -> tuple[str, str]:
-        """Change the file. Returns the message for the model, and the diff."""
-        # JSON allows lone surrogates, which strict UTF-8 would reject.
-        data = content.encode("utf-8", "surrogatepass")
-        with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
-            before = read_target(target)
-            check_saved(buffered, before, path=path)
-            # A sandboxed program may be running: this file isn't its own, so it isn't quarantined when that ends.
-            adopt(str(self._scope.workspace / target.path))
-            replace_file(target, data, before=before, context=context)
-        verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"
-        return f"{verb} {target.path!r}, {len(data)} bytes", build_diff(target.path, before, data)
+
+def _encode(arguments: dict[str, JsonValue]) -> bytes:
+    # JSON allows lone surrogates, which strict UTF-8 would reject.
+    return str(arguments["content"]).encode("utf-8", "surrogatepass")
 
 
-class Edit:
+class Edit(_ChangingTool):
+    past = "Edited"
     info = ToolInfo(
         id="builtin:Edit",
         name="Edit",
         description=load_tool_text("Edit").description,
         category="edit",
-        input_schema=describe_parameters(
+        input_schema=build_parameters(
             "Edit",
-            {
-                "type": "object",
-                "properties": {
-                    "path": {"type": "string"},
-                    "old": {"type": "string"},
-                    "new": {"type": "string"},
-                    "replace_all": {"type": "boolean"},
-                },
-                "required": ["path", "old", "new"],
-                "additionalProperties": False,
-            },
+            {"path": "string", "old": "string", "new": "string", "replace_all": "boolean"},
+            required=("path", "old", "new"),
         ),
         output_schema={"type": "string"},
         risk="medium",
@@ -306,43 +288,20 @@ class Edit:
         spools=True,
     )
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        buffered = await find_buffered(str(arguments["path"]), self._scope, context.buffers)
-        output, diff = await run_sync(self._edit, arguments, context, buffered)
-        written = await run_sync(describe_written, self._scope, str(arguments["path"]), context)
-        return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
-
-    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
-        buffered = await find_buffered(str(arguments["path"]), self._scope, context.buffers)
-        return await run_sync(preview_edit, self._scope, arguments, buffered)
-
-    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """Reject a path that is outside the workspace or protected."""
-        return self._scope.refuse(str(arguments["path"]), writes=True)
-
-    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
-
-    async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """After a crash, return the result if the new text is there; None if the call has to run or that is unknown."""
-        path = str(arguments["path"])
-        if await run_sync(judge_note, self._scope, path, context) != "after":
-            return None
-        output = f"Edited {path!r}; found so after an interruption"
-        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
-
-    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, buffered: str | None) -> tuple[str, str]:
-        """Change the file. Returns the message for the model, and the diff."""
-        path = str(arguments["path"])
-        with self._scope.open_target(path, create_folders=False, guard=context.paths) as target:
-            before = read_target(target)
-            if before is None:
-                raise ToolFailed(f"There is no file {path!r}", hint="Use Write to create it", code="not_found")
-            check_saved(buffered, before, path=path)
-            after, lines = edit_bytes(before, arguments)
-            replace_file(target, after, before=before, context=context)
+    @override
+    def compute(self, before: bytes | None, arguments: dict[str, JsonValue], *, path: str) -> tuple[bytes, str]:
+        if before is None:
+            raise ToolFailed(f"There is no file {path!r}", hint="Use Write to create it", code="not_found")
+        found = decode(before)
+        if found is None:
+            raise ToolFailed(f"File {path!r} is not text but {describe_kind(before)}", code="binary")
+        every = arguments.get("replace_all") is True
+        edited = replace_exactly(found.text, str(arguments["old"]), str(arguments["new"]), every=every)
+        lines = edited.lines
         where = f"on line {lines[0]}" if len(lines) == 1 else f"in {len(lines)} places, first on line {lines[0]}"
-        return f"Edited {target.path!r} {where}", build_diff(target.path, before, after)
+        return found.encode(edited.text), f"Edited {path!r} {where}"
+
+    @override
+    def is_proven(self, arguments: dict[str, JsonValue]) -> bool:
+        # The new text may have been in the file before.
+        return False

@@ -7,7 +7,7 @@ descriptor, never follows links, and stops at fixed limits.
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from fnmatch import translate
 from itertools import islice
@@ -18,9 +18,9 @@ from pydantic import JsonValue
 
 from metier.definitions.files.contained_path import READ_FOLDER
 from metier.errors import ToolFailed
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.scope import Scope
+from metier.tools.files.scope import FolderTool, Scope
 from metier.tools.protected import is_closed
 
 MAX_PATTERN_CHARACTERS = 512
@@ -238,45 +238,21 @@ _MAX_JUDGED = 5_000
 """Maximum number of the newest files that are checked with the rules."""
 
 
-class Glob:
+class Glob(FolderTool):
     info = ToolInfo(
         id="builtin:Glob",
         name="Glob",
         description=load_tool_text("Glob").description,
         category="glob",
-        input_schema=describe_parameters(
-            "Glob",
-            {
-                "type": "object",
-                "properties": {
-                    "pattern": {"type": "string"},
-                    "path": {"type": "string"},
-                },
-                "required": ["pattern"],
-                "additionalProperties": False,
-            },
-        ),
+        input_schema=build_parameters("Glob", {"pattern": "string", "path": "string"}, required=("pattern",)),
         output_schema={"type": "string"},
         risk="low",
         effect="read",
     )
 
-    def __init__(self, scope: Scope, *, skip: Collection[str] = ()) -> None:
-        """`skip` are canonical paths of folders to skip."""
-        self._scope = scope
-        self._skip = frozenset(skip)
-
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         pattern = PathPattern(str(arguments["pattern"]))
-        folder = str(arguments.get("path") or ".")
-        return ToolResult(ok=True, output=await run_sync(self._find, folder, pattern, context.paths))
-
-    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """Reject a path outside the workspace."""
-        return self._scope.refuse(str(arguments.get("path") or "."))
-
-    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}
+        return ToolResult(ok=True, output=await run_sync(self._find, self.get_path(arguments), pattern, context.paths))
 
     def _find(self, folder: str, pattern: PathPattern, guard: PathGuard) -> str:
         listing = list_files(self._scope, folder, pattern, guard=guard, skip=self._skip)

@@ -19,12 +19,12 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed
 from metier.programs.launcher import RIPGREP, find_program, run_program_async, use_own_program
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import MAX_FILE_BYTES, check_size, read_all
 from metier.tools.files.file_text import decode, is_binary
 from metier.tools.files.glob import PathPattern, describe_stop, list_files
-from metier.tools.files.scope import Scope
+from metier.tools.files.scope import FolderTool, Scope
 
 MAX_EXPRESSION_CHARACTERS = 1000
 _MAX_PROGRAM_BYTES = 8 * 1024 * 1024
@@ -203,28 +203,24 @@ class _Query(Struct, frozen=True, kw_only=True):
     files_only: bool
 
 
-class Grep:
+class Grep(FolderTool):
     info = ToolInfo(
         id="builtin:Grep",
         name="Grep",
         description=load_tool_text("Grep").description,
         category="grep",
-        input_schema=describe_parameters(
+        input_schema=build_parameters(
             "Grep",
             {
-                "type": "object",
-                "properties": {
-                    "pattern": {"type": "string"},
-                    "path": {"type": "string"},
-                    "glob": {"type": "string"},
-                    "ignore_case": {"type": "boolean"},
-                    "context": {"type": "integer"},
-                    "files_only": {"type": "boolean"},
-                    "limit": {"type": "integer"},
-                },
-                "required": ["pattern"],
-                "additionalProperties": False,
+                "pattern": "string",
+                "path": "string",
+                "glob": "string",
+                "ignore_case": "boolean",
+                "context": "integer",
+                "files_only": "boolean",
+                "limit": "integer",
             },
+            required=("pattern",),
         ),
         output_schema={"type": "string"},
         risk="low",
@@ -232,27 +228,18 @@ class Grep:
     )
 
     def __init__(self, scope: Scope, *, ripgrep: Callable[[], str] = str, skip: Collection[str] = ()) -> None:
-        """`ripgrep` returns the program's path, or an empty string to do without it. `skip` are folders to skip."""
-        self._scope = scope
+        """`ripgrep` returns the program's path, or an empty string to do without it."""
+        super().__init__(scope, skip=skip)
         self._ripgrep = ripgrep
-        self._skip = frozenset(skip)
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         query = _parse(arguments)
-        folder = str(arguments.get("path") or ".")
         glob = arguments.get("glob")
         pattern = PathPattern(glob) if isinstance(glob, str) else None
-        paths, notes = await run_sync(self._list, folder, pattern, context.paths)
+        paths, notes = await run_sync(self._list, self.get_path(arguments), pattern, context.paths)
         paths = await narrow(paths, query.expression, locate=self._ripgrep, folder=self._scope.workspace)
         found = await run_sync(self._search, paths, query, context.paths)
         return ToolResult(ok=True, output="\n".join([found, *notes]))
-
-    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """Reject a path outside the workspace."""
-        return self._scope.refuse(str(arguments.get("path") or "."))
-
-    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        return {"path": await run_sync(self._scope.canonical, str(arguments.get("path") or "."))}
 
     def _list(self, path: str, pattern: PathPattern | None, guard: PathGuard) -> tuple[Sequence[str], list[str]]:
         """List the files to search, with notes about those that are left out."""

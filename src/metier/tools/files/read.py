@@ -1,6 +1,6 @@
 """`Read`: the numbered lines of a text file up to a limit, with a note about the rest; or an image or document."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 
@@ -8,11 +8,11 @@ from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import read_all
 from metier.tools.files.file_text import FileText, decode, describe_kind, find_buffered, overlay
-from metier.tools.files.scope import Scope
+from metier.tools.files.scope import FileTool
 from metier.tools.media import get_media_type, prepare_media
 
 DEFAULT_LINES = 2000
@@ -21,32 +21,19 @@ MAX_CHARACTERS = 28_000
 """A little below the engine's limit for results, so that the output is truncated here, at the end of a line."""
 
 
-class Read:
+class Read(FileTool):
     info = ToolInfo(
         id="builtin:Read",
         name="Read",
         description=load_tool_text("Read").description,
         category="read",
-        input_schema=describe_parameters(
-            "Read",
-            {
-                "type": "object",
-                "properties": {
-                    "path": {"type": "string"},
-                    "offset": {"type": "integer"},
-                    "limit": {"type": "integer"},
-                },
-                "required": ["path"],
-                "additionalProperties": False,
-            },
+        input_schema=build_parameters(
+            "Read", {"path": "string", "offset": "integer", "limit": "integer"}, required=("path",)
         ),
         output_schema={"type": "string"},
         risk="low",
         effect="read",
     )
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         offset, limit = arguments.get("offset"), arguments.get("limit")
@@ -55,13 +42,6 @@ class Read:
         path = str(arguments["path"])
         buffered = await find_buffered(path, self._scope, context.buffers)
         return await run_sync(partial(self._read, path, start, count=count, guard=context.paths, buffered=buffered))
-
-    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """Reject a path outside the workspace."""
-        return self._scope.refuse(str(arguments["path"]))
-
-    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        return {"path": await run_sync(self._scope.canonical, str(arguments["path"]))}
 
     def _read(self, path: str, start: int, *, count: int, guard: PathGuard, buffered: str | None) -> ToolResult:
         with self._scope.open_file(path, guard=guard) as opened:

@@ -8,11 +8,14 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import override
 
+from anyio.to_thread import run_sync
 from msgspec import Struct
+from pydantic import JsonValue
 
 from metier.definitions.files.contained_path import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.errors import ToolFailed
@@ -214,6 +217,38 @@ class Scope:
 
     def _show(self, root: Path, path: str) -> str:
         return path or "." if root == self.workspace else str(root / path)
+
+
+class FileTool:
+    """A tool with a file's path among its arguments."""
+
+    writes = False
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def get_path(self, arguments: Mapping[str, JsonValue]) -> str:
+        return str(arguments["path"])
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """Reject a path that is outside the workspace, or protected from writes."""
+        return self._scope.refuse(self.get_path(arguments), writes=self.writes)
+
+    async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
+        return {"path": await run_sync(self._scope.canonical, self.get_path(arguments))}
+
+
+class FolderTool(FileTool):
+    """A tool with a folder's path among its arguments, by default the workspace."""
+
+    def __init__(self, scope: Scope, *, skip: Collection[str] = ()) -> None:
+        """`skip` are canonical paths of folders to skip."""
+        super().__init__(scope)
+        self._skip = frozenset(skip)
+
+    @override
+    def get_path(self, arguments: Mapping[str, JsonValue]) -> str:
+        return str(arguments.get("path") or ".")
 
 
 def _identify(folder: Path) -> tuple[int, int] | None:

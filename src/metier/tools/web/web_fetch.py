@@ -18,7 +18,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_text import is_binary
 from metier.tools.web.url import (
@@ -72,18 +72,7 @@ class WebFetch:
         name="WebFetch",
         description=load_tool_text("WebFetch").description,
         category="web",
-        input_schema=describe_parameters(
-            "WebFetch",
-            {
-                "type": "object",
-                "properties": {
-                    "url": {"type": "string"},
-                    "max_bytes": {"type": "integer"},
-                },
-                "required": ["url"],
-                "additionalProperties": False,
-            },
-        ),
+        input_schema=build_parameters("WebFetch", {"url": "string", "max_bytes": "integer"}, required=("url",)),
         output_schema={"type": "string"},
         risk="medium",
         # Not `read`, although it may be repeated: the URL can carry data to a third party.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import ConfigError, ToolFailed
-from metier.prompts.texts import describe_parameters, load_tool_text
+from metier.prompts.texts import build_parameters, load_tool_text
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.options import WebSearchOptions
 from metier.tools.web.url import WebAccess, check_address, check_domain, check_name, parse_url
@@ -40,15 +40,7 @@ class WebSearch:
         name="WebSearch",
         description=load_tool_text("WebSearch").description,
         category="web",
-        input_schema=describe_parameters(
-            "WebSearch",
-            {
-                "type": "object",
-                "properties": {"query": {"type": "string"}, "max_results": {"type": "integer"}},
-                "required": ["query"],
-                "additionalProperties": False,
-            },
-        ),
+        input_schema=build_parameters("WebSearch", {"query": "string", "max_results": "integer"}, required=("query",)),
         output_schema={"type": "string"},
         risk="medium",
         # Not `read`, although it may be repeated: the query can carry data to a third party.
@@ -72,7 +64,7 @@ class WebSearch:
                 data = await self._web.get(self._build_url(query, most), headers=self._headers(), most=_MAX_BYTES)
         except TimeoutError as error:
             raise ToolFailed(f"The search took longer than {seconds:g} seconds", code="timeout") from error
-        found = choose_open(parse_results(data, self._options.backend), self._access)[:most]
+        found = choose_open(parse_results(data), self._access)[:most]
         return ToolResult(ok=True, output=render(found), meta={"results": len(found)})
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
@@ -119,7 +111,7 @@ def is_open(address: str, access: WebAccess) -> bool:
     return True
 
 
-def parse_results(data: bytes, backend: str) -> list[SearchHit]:
+def parse_results(data: bytes) -> list[SearchHit]:
     """Parse the response of Brave or SearXNG. Raises `ToolFailed` for anything else."""
     try:
         body = cast("object", json.loads(data))
@@ -129,16 +121,10 @@ def parse_results(data: bytes, backend: str) -> list[SearchHit]:
             hint="SearXNG needs `json` among search.formats of its settings",
             code="invalid_output",
         ) from error
-    inner = _field(body, "web") if backend == "brave" else body
-    items = _field(inner, "results")
-    if not isinstance(items, list):
+    items = _find_list(body)
+    if items is None:
         raise ToolFailed("The search engine answered without a list of results", code="invalid_output")
-    excerpt = "description" if backend == "brave" else "content"
-    return [
-        SearchHit(_text(item, "title"), _text(item, "url"), _text(item, excerpt))
-        for item in cast("list[object]", items)
-        if _text(item, "url")
-    ]
+    return _read_items(items)
 
 
 def render(found: Sequence[SearchHit]) -> str:
@@ -149,15 +135,6 @@ def render(found: Sequence[SearchHit]) -> str:
         f"{number}. {each.title[:MAX_EXCERPT_CHARACTERS]}\n{each.url}\n{each.excerpt[:MAX_EXCERPT_CHARACTERS]}".rstrip()
         for number, each in enumerate(found, start=1)
     )
-
-
-def _field(value: object, name: str) -> object:
-    return cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None
-
-
-def _text(value: object, name: str) -> str:
-    found = _field(value, name)
-    return " ".join(found.split()) if isinstance(found, str) else ""
 
 
 MAX_TEXT_CHARACTERS = 8_000
@@ -224,8 +201,10 @@ def read_results(output: JsonValue) -> list[SearchHit] | None:
         except (ValueError, RecursionError):
             return None
     items = _find_list(value)
-    if items is None:
-        return None
+    return None if items is None else _read_items(items)
+
+
+def _read_items(items: Iterable[object]) -> list[SearchHit]:
     found = [SearchHit(*(_read(item, names) for names in _FIELDS.values())) for item in items]
     return [each for each in found if each.url]
 
