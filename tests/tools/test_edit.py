@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from example_counts import examples
 from metier.tools.base import ToolContext
-from metier.tools.files.edit import Edit, preview_edit
+from metier.tools.files.edit import Edit
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,8 @@ async def test_preview_shows_the_line_numbers_of_the_real_file(tmp_path: Path) -
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_text("".join(f"{number}\n" for number in range(1, 101)))
 
-    preview = preview_edit(bench.scope, {"path": "./a.txt", "old": "\n50\n", "new": "\nfifty\n"})
+    arguments: dict[str, JsonValue] = {"path": "./a.txt", "old": "\n50\n", "new": "\nfifty\n"}
+    preview = await Edit(bench.scope).preview(arguments, ToolContext(workspace=tmp_path))
 
     assert preview.text.startswith("--- a.txt\n")
     assert preview.text.splitlines()[2:] == [

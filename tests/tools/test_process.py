@@ -289,17 +289,6 @@ async def test_missing_program_or_folder_is_reported(tmp_path: Path) -> None:
         await run_process(nowhere)
 
 
-async def test_full_output_goes_to_the_spill_file(mark: str, tmp_path: Path) -> None:
-    spill = tmp_path / "all.txt"
-
-    outcome = await run_process(
-        python("print('x' * 100_000)", mark, tmp_path), ProcessLimits(max_stdout_bytes=100), spill=spill
-    )
-
-    assert outcome.stdout.dropped_bytes == 100_001 - 100
-    assert spill.read_text() == "x" * 100_000 + "\n"
-
-
 async def test_supervised_program_can_converse_over_its_streams(mark: str, tmp_path: Path) -> None:
     tree = await ProcessTree.start(
         python("print(input()[::-1], flush=True); input()", mark, tmp_path), ProcessLimits(), with_stdin=True

@@ -14,7 +14,7 @@ from file_tools import Bench
 from msgspec.structs import replace
 
 from metier.tools.base import ToolContext
-from metier.tools.files.edit import Write, preview_write
+from metier.tools.files.edit import Write
 from metier.tools.files.file_replacement import NO_FILE
 from metier.tools.process.spool import read_spool
 
@@ -81,7 +81,9 @@ async def test_a_hard_link_to_an_outside_file_is_not_written_through(tmp_path: P
 async def test_approved_change_is_rejected_if_the_file_changed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    preview = preview_write(bench.scope, "a.txt", "one\nzwei\n")
+    preview = await Write(bench.scope).preview(
+        {"path": "a.txt", "content": "one\nzwei\n"}, ToolContext(workspace=tmp_path)
+    )
     held = ToolContext(workspace=tmp_path, base_hash=preview.base)
     (tmp_path / "a.txt").write_text("somebody else\n")
 
@@ -98,8 +100,9 @@ async def test_approved_change_is_rejected_if_the_file_changed(tmp_path: Path) -
 async def test_preview_of_a_new_or_large_file_is_limited_and_changes_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
-    new = preview_write(bench.scope, "x/new.txt", "hello")
-    large = preview_write(bench.scope, "large.txt", "line\n" * 50_000)
+    write, context = Write(bench.scope), ToolContext(workspace=tmp_path)
+    new = await write.preview({"path": "x/new.txt", "content": "hello"}, context)
+    large = await write.preview({"path": "large.txt", "content": "line\n" * 50_000}, context)
 
     assert new.base == NO_FILE
     assert new.text.startswith("--- x/new.txt\n")

@@ -1,8 +1,6 @@
 """The tools of a run by name, and the only way to call them: arguments and results are checked, and failures caught."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import TypeGuard
 
 from msgspec import Struct
 from pydantic import JsonValue
@@ -40,8 +38,6 @@ class Toolbox:
                 raise UsageError(f"Two tools are called {tool.info.name!r}", hint="Rename or disable one of them")
             self._tools[tool.info.name] = tool
         self._aliases = _unique_aliases(self._tools.values())
-        self._locating = {name: tool for name, tool in self._tools.items() if _is_locating(tool)}
-        self._refusing = {name: tool for name, tool in self._tools.items() if _is_refusing(tool)}
         self._input_checks = {name: SchemaCheck(name, tool.info.input_schema) for name, tool in self._tools.items()}
         self._output_checks = {name: SchemaCheck(name, tool.info.output_schema) for name, tool in self._tools.items()}
 
@@ -109,11 +105,10 @@ class Toolbox:
     async def locate(self, name: str, arguments: dict[str, JsonValue]) -> dict[str, str]:
         """Return the real targets of a call's paths, by argument; empty if its tool can't tell."""
         tool = self.find(name)
-        locating = self._locating.get(tool.info.name) if tool is not None else None
-        if locating is None or self.get_wrong_input(name, arguments):
+        if not isinstance(tool, Locating) or self.get_wrong_input(name, arguments):
             return {}
         try:
-            return await locating.locate(arguments)
+            return await tool.locate(arguments)
         except MetierError:
             return {}  # the call itself reports the problem
 
@@ -124,8 +119,7 @@ class Toolbox:
             return Obstacle("unknown_tool", self._describe_unknown(name))
         if wrong := self.get_wrong_input(name, dict(arguments)):
             return Obstacle("invalid_input", f"Invalid input for {tool.info.name!r}: {wrong}")
-        refusing = self._refusing.get(tool.info.name)
-        refusal = refusing.refuse(arguments) if refusing is not None else ""
+        refusal = tool.refuse(arguments) if isinstance(tool, Refusing) else ""
         return Obstacle("permission_denied", refusal) if refusal else None
 
     def get_wrong_input(self, name: str, arguments: JsonValue) -> str:
@@ -150,20 +144,6 @@ async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolCon
         return _failure(_sentence(error), code="execution_failed")
     except Exception as error:  # noqa: BLE001  tools are other people's code: a bug in one must not end the run
         return _failure(f"Tool {shown_as!r} failed: {type(error).__name__}: {error}", code="execution_failed")
-
-
-def _is_locating(tool: Tool) -> TypeGuard[Locating]:
-    return _is_able(type(tool), Locating)
-
-
-def _is_refusing(tool: Tool) -> TypeGuard[Refusing]:
-    return _is_able(type(tool), Refusing)
-
-
-@cache
-def _is_able(kind: type[Tool], ability: type[Locating | Refusing]) -> bool:
-    """Check a protocol once per class, because `issubclass` is slow and every run checks all of its tools."""
-    return issubclass(kind, ability)
 
 
 def _unique_aliases(tools: Iterable[Tool]) -> dict[str, str]:

@@ -168,10 +168,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     call_timeout_seconds: float = 60
 
 
-class Describe(Protocol):
-    """Builds the target for each start, so that the values of variables are not kept in between."""
-
-    def __call__(self) -> Target: ...
+type Describe = Callable[[], Target]
+"""Builds the target for each start, so that the values of variables are not kept in between."""
 
 
 @dataclass(slots=True)

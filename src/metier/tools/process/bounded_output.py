@@ -1,7 +1,5 @@
 """Bounded output: the start and the end of a stream of any length."""
 
-from typing import BinaryIO
-
 from msgspec import Struct
 
 _STDERR_LABEL = "[stderr]"
@@ -56,18 +54,15 @@ def count_label_characters(stdout: Output, stderr: Output) -> int:
 class Capture:
     """Collects a stream chunk by chunk. Never holds more than about twice `max_bytes`."""
 
-    def __init__(self, max_bytes: int, *, spill: BinaryIO | None = None) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._head_bytes = max_bytes - max_bytes // 2
         self._tail_bytes = max_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
-        self._spill = spill
 
     def add(self, chunk: bytes) -> None:
         self._total += len(chunk)
-        if self._spill is not None:
-            self._spill.write(chunk)
         room = self._head_bytes - len(self._head)
         if room > 0:
             self._head += chunk[:room]

@@ -124,31 +124,27 @@ async def run_process(
     command: Command,
     limits: ProcessLimits | None = None,
     *,
-    spill: Path | None = None,
     stdin: bytes | None = None,
     keep_partial: Callable[[Output, Output], None] | None = None,
     show: ShowOutput | None = None,
 ) -> Outcome:
     """Run a program to its end, time limit or cancellation. All processes that it started are gone afterwards.
 
-    `spill` receives all of standard output, including the part that the outcome drops. The program may read `stdin`.
-    `keep_partial` receives standard output and standard error if cancellation ended the program. Raises `ToolFailed` if
-    the program cannot be started.
+    The program may read `stdin`. `keep_partial` receives standard output and standard error if cancellation ended the
+    program. Raises `ToolFailed` if the program cannot be started.
     """
     limits = limits or ProcessLimits()
     started = time.monotonic()
-    with ExitStack() as files:
-        file = files.enter_context(spill.open("wb")) if spill else None
-        stdout, stderr = Capture(limits.max_stdout_bytes, spill=file), Capture(limits.max_stderr_bytes)
-        tree = await ProcessTree.start(command, limits, with_stdin=stdin is not None)
-        async with tree:
-            try:
-                timed_out = await _follow(tree, stdout, stderr, limits=limits, stdin=stdin, show=show)
-            except anyio.get_cancelled_exc_class():
-                if keep_partial is not None:
-                    await _read_rest(tree, stdout, stderr)
-                    keep_partial(stdout.output(), stderr.output())
-                raise
+    stdout, stderr = Capture(limits.max_stdout_bytes), Capture(limits.max_stderr_bytes)
+    tree = await ProcessTree.start(command, limits, with_stdin=stdin is not None)
+    async with tree:
+        try:
+            timed_out = await _follow(tree, stdout, stderr, limits=limits, stdin=stdin, show=show)
+        except anyio.get_cancelled_exc_class():
+            if keep_partial is not None:
+                await _read_rest(tree, stdout, stderr)
+                keep_partial(stdout.output(), stderr.output())
+            raise
     ended = await tree.wait()
     if ended.problem:
         raise ToolFailed(f"{command.arguments[0]!r} could not be started: {ended.problem}", code="not_started")
