@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,17 +93,23 @@ class Terminal:
 
 @contextmanager
 def chat_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
-    with agent_terminal(folder, "chat", *args, **environment) as terminal:
+    with open_terminal(AGENT, "chat", *args, folder=folder, environment=environment) as terminal:
         yield terminal
 
 
 @contextmanager
 def agent_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
-    """Start the real program at its own terminal."""
+    with open_terminal(AGENT, *args, folder=folder, environment=environment) as terminal:
+        yield terminal
+
+
+@contextmanager
+def open_terminal(program: Path, *args: str, folder: Path, environment: Mapping[str, str]) -> Generator[Terminal]:
+    """Start a real program at its own terminal."""
     controller, terminal = pty.openpty()
     variables = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment}
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", OWN_TERMINAL, AGENT, *args], cwd=folder, env=variables,
+        [sys.executable, "-I", "-S", "-c", OWN_TERMINAL, program, *args], cwd=folder, env=variables,
         stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
     )  # fmt: skip
     os.close(terminal)

@@ -2,16 +2,23 @@
 
 import os
 import re
+import shlex
 import signal
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
-from chat_pty import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, Terminal, agent_terminal, chat_terminal
+from chat_pty import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, Terminal, agent_terminal, chat_terminal, open_terminal
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace, use_model
 
+from agent_command import AGENT
+
 PROMPT = "you>"
 CTRL_G, CTRL_R, CTRL_Z = "\x07", "\x12", "\x1a"
+BASH = Path("/bin/bash")
+NEEDS_BASH = pytest.mark.skipif(not BASH.exists(), reason="needs a shell with job control")
 
 
 def open_chat(workspace: Workspace, *args: str) -> AbstractContextManager[Terminal]:
@@ -237,3 +244,68 @@ def test_ctrl_z_suspends_the_program_and_it_continues(workspace: Workspace, mode
         terminal.type(CTRL_D)
         assert terminal.wait_for_end() == 0
     assert said(model) == ["half a message"]
+
+
+@contextmanager
+def chat_in_a_shell(workspace: Workspace) -> Generator[Terminal]:
+    """Start a chat in an interactive shell with job control."""
+    options = ("--norc", "--noprofile", "-i")
+    with open_terminal(BASH, *options, folder=workspace.folder, environment={"PS1": "shell> "}) as terminal:
+        terminal.wait_for("shell>")
+        terminal.type(f"{shlex.quote(str(AGENT))} chat --profile permissive" + ENTER)
+        terminal.wait_for(PROMPT)
+        yield terminal
+        terminal.type(CTRL_D)
+        terminal.wait_for("shell>")
+        terminal.type("exit" + ENTER)
+        assert terminal.wait_for_end() == 0
+
+
+def suspend(terminal: Terminal) -> None:
+    """Press Ctrl-Z, and check that the shell has a usable terminal."""
+    terminal.type(CTRL_Z)
+    terminal.wait_for("Stopped")
+    terminal.wait_for("shell>")
+    terminal.type("stty -a | grep -q ' icanon' && echo line mode $((6 * 7))" + ENTER)
+    terminal.wait_for("line mode 42")
+
+
+@NEEDS_BASH
+def test_a_reply_that_is_streaming_is_completed_after_ctrl_z_and_fg(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Once upon a time there was a folder. " * 20 + "The end."), says("Another story."))
+    model.halting.set()
+    with chat_in_a_shell(workspace) as terminal:
+        terminal.type("Tell me a story" + ENTER)
+        terminal.wait_for("Once upon a time")
+        terminal.type("half a mess")
+        terminal.wait_for("half a mess")
+        suspend(terminal)
+        model.halting.clear()
+        model.released.set()
+
+        terminal.type("fg" + ENTER)
+
+        terminal.wait_for("The end.")
+        terminal.wait_for("you> half a mess")
+        terminal.type("age" + ENTER)
+        terminal.wait_for("Another story.")
+        terminal.wait_for(PROMPT)
+    assert said(model)[-1] == "half a message"
+    assert len(model.received) == 2, "the suspended model call is not repeated"
+
+
+@NEEDS_BASH
+def test_a_command_that_runs_is_completed_after_ctrl_z_and_fg(workspace: Workspace, model: ModelServer) -> None:
+    command = "expr 11 + 11; while [ ! -e go ]; do sleep 0.05; done; expr 33 + 33"
+    model.follow(calls("Bash", command=command), says("It is done."))
+    with chat_in_a_shell(workspace) as terminal:
+        terminal.type("Run it" + ENTER)
+        terminal.wait_for("22")
+        suspend(terminal)
+        workspace.write("go", "")
+
+        terminal.type("fg" + ENTER)
+
+        terminal.wait_for("It is done.")
+        terminal.wait_for(PROMPT)
+    assert "22\n66" in said(model)[-1]
