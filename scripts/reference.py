@@ -14,7 +14,7 @@ from msgspec.structs import FieldInfo, fields
 from program_starts import render_page
 
 from metier import errors
-from metier.cli.help.help_texts import dress, load_texts
+from metier.cli.help import dress, load_texts
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.events.record import SCHEMA_VERSION, EventRecord, payload_types
 from metier.settings.template import SettingRow, setting_rows

@@ -125,7 +125,6 @@ def test_commands_write_through_the_output_boundary() -> None:
         "cli/main.py",
         "cli/redact.py",
         "cli/root.py",
-        "cli/run/worker_handoff.py",
         "cli/run/live.py",
         "cli/shared/output.py",
     }

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from metier.cli.help.help_texts import dress, load_texts
-from metier.cli.help.help_texts import list_commands as list_runnable
+from metier.cli.help import dress, load_texts
+from metier.cli.help import list_commands as list_runnable
 from metier.cli.main import run
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.version import __version__
@@ -31,7 +31,7 @@ def test_every_command_has_a_summary_a_paragraph_and_an_example() -> None:
         if path not in texts or not texts[path].about or not texts[path].examples or not (command.help or "").strip()
     ]
 
-    assert lacking == [], "Add a section to src/metier/cli/help/commands.md"
+    assert lacking == [], "Add a section to src/metier/cli/commands.md"
 
 
 def test_no_help_text_mentions_a_missing_command() -> None:

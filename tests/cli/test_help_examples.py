@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_command import run_agent
-from metier.cli.help.help_texts import Example, load_texts
+from metier.cli.help import Example, load_texts
 from metier.cli.main import run
 
 EXAMPLES = [(path, example) for path, text in load_texts().items() for example in text.examples]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metier.cli.setting_change import set_in_text
+from metier.cli.config import set_in_text
 from metier.errors import UsageError
 from metier.settings.template import render_template
 

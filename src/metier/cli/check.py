@@ -17,7 +17,7 @@ from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places
-from metier.cli.task.command import validate as validate_tasks
+from metier.cli.task import validate as validate_tasks
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS

@@ -72,7 +72,7 @@ def run(args: Sequence[str]) -> int:
         sys.stdout = None
         return 141
     except Exception as error:
-        from metier.cli.help.help_texts import find_command
+        from metier.cli.help import find_command
         from metier.cli.shared.failure import report
 
         return report(error, debug=debug, command=find_command(own))

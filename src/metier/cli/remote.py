@@ -11,8 +11,7 @@ import typer
 from typer.main import get_command
 
 from metier.cli.root import load_command
-from metier.cli.run.driver import View
-from metier.cli.run.worker_handoff import run_in_background
+from metier.cli.run.driver import View, run_in_background
 from metier.cli.shared.options import Quiet, get_server_url, using_server
 from metier.cli.shared.output import warn_line, write_line
 from metier.cli.shared.server_client import open_server

@@ -56,19 +56,15 @@ COMMANDS: dict[str, LazyCommand] = {
     "run": LazyCommand("run.command", "Run a task", _START),
     "chat": LazyCommand("chat.command", "Start or continue a conversation", _START),
     "resume": LazyCommand("run.resume", "Resume a paused or interrupted run", _START),
-    "task": LazyCommand(
-        "task.command", "List, show and run task definitions", _START, parts={"list": "task.list_tasks"}
-    ),
+    "task": LazyCommand("task", "List, show and run task definitions", _START, parts={"list": "list_tasks"}),
     "runs": LazyCommand(
         "runs.command", "List, show, watch and manage runs", _HISTORY, parts={"list": "runs.list_runs"}
     ),
     "undo": LazyCommand("undo", "Undo a run's file changes", _HISTORY),
     "cost": LazyCommand("cost", "Show token usage and cost", _HISTORY),
-    "approvals": LazyCommand(
-        "approvals.command", "List and show approvals", _PERMISSIONS, parts={"list": "approvals.list_approvals"}
-    ),
-    "approve": LazyCommand("approvals.command", "Approve a pending call", _PERMISSIONS, "approve"),
-    "deny": LazyCommand("approvals.command", "Deny a pending call", _PERMISSIONS, "deny"),
+    "approvals": LazyCommand("approvals", "List and show approvals", _PERMISSIONS, parts={"list": "list_approvals"}),
+    "approve": LazyCommand("approvals", "Approve a pending call", _PERMISSIONS, "approve"),
+    "deny": LazyCommand("approvals", "Deny a pending call", _PERMISSIONS, "deny"),
     "trust": LazyCommand("trust", "Trust the files of a cloned workspace", _PERMISSIONS),
     "agents": LazyCommand("agents", "List and show agents", _DEFINITIONS),
     "skills": LazyCommand("skill.group", "List, add, trust and manage skills", _DEFINITIONS, parts=_ROUTE),
@@ -89,8 +85,8 @@ COMMANDS: dict[str, LazyCommand] = {
     "acp": LazyCommand("metier.protocols.acp.command", "Serve an editor over the Agent Client Protocol", ADVANCED),
     "redact": LazyCommand("redact", "Redact secrets in a text", ADVANCED),
     "completion": LazyCommand("completion", "Print a shell completion script", ADVANCED),
-    "help": LazyCommand("help.help_texts", "Show help for a command", ADVANCED),
-    "version": LazyCommand("help.version", "Show the version", ADVANCED),
+    "help": LazyCommand("help", "Show help for a command", ADVANCED),
+    "version": LazyCommand("version", "Show the version", ADVANCED),
     "skill": LazyCommand("skill.group", "Alias of `agent skills`", parts=_ROUTE),
     "validate": LazyCommand("check", "Alias of `agent check workspace`", subcommand="workspace"),
 }
@@ -122,7 +118,7 @@ class LazyGroup(TyperGroup):
             raise UsageError(f"No such command {name!r}", hint=_hint_command(name))
         if command is not None and (len(args) == 1 or _HELP & set(args)):
             # Imported only for help, because the texts are read from a file.
-            importlib.import_module("metier.cli.help.help_texts").dress(command, f"agent {ALIASES.get(name, name)}")
+            importlib.import_module("metier.cli.help").dress(command, f"agent {ALIASES.get(name, name)}")
         return super().resolve_command(ctx, args) if command is None else (name, command, args[1:])
 
     @override
@@ -150,7 +146,7 @@ def _hint_command(name: str) -> str:
     """Suggest to run a task, a subcommand of this name (`agent runs watch` for `watch`), or a similar command."""
     if " " in name.strip():
         return f"To run a task, use `agent run {shlex.quote(name)}`"
-    paths: Mapping[str, object] = importlib.import_module("metier.cli.help.help_texts").load_texts()
+    paths: Mapping[str, object] = importlib.import_module("metier.cli.help").load_texts()
     if same := [path for path in paths if path.endswith(f" {name}")]:
         return f"Did you mean {' or '.join(f'`{path}`' for path in same)}?"
     nearest: str = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)

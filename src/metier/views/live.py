@@ -4,6 +4,7 @@ A running step is in the region at the bottom with a spinner and is printed when
 block; the region also shows the incomplete block, the checklist and active agents.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Literal
@@ -16,8 +17,10 @@ from metier.events.partial import Partial
 from metier.events.record import EventRecord
 from metier.events.step import SkillStepExecuted
 from metier.providers.base import Delta
+from metier.telemetry.live_text import LiveText
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
+from metier.views.blocks import BlockSplitter
 from metier.views.closing import render_closing
 from metier.views.diff import render_change
 from metier.views.fold import add_text, drop_text, fold, with_answer
@@ -36,7 +39,6 @@ from metier.views.lines import (
 )
 from metier.views.painter import Painter
 from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
-from metier.views.text_stream import MAX_TAIL_LINES, OutputTail, TextStream
 
 FRAMES_PER_SECOND = 10
 NO_EDGE = 1_000
@@ -402,3 +404,77 @@ def _without_answer(item: Item, run: RunView) -> Item:
     if is_last and isinstance(item, StepView) and item.state == "succeeded":
         return replace(item, output="", output_lines=0)
     return item
+
+
+_JSON_STARTS = ("{", "```json")
+MAX_TAIL_LINES = 5
+
+
+class OutputTail:
+    """The last lines of a running program's output."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MAX_TAIL_LINES)
+        self._rest = ""
+
+    def add(self, text: str) -> None:
+        # The driver redacted it, but a watcher reads it from a file that others could have written.
+        *lines, self._rest = sanitize(self._rest + text).split("\n")
+        self._lines.extend(line for line in lines if line.strip())
+
+    def list_lines(self, most: int) -> list[str]:
+        lines = [*self._lines, self._rest] if self._rest.strip() else [*self._lines]
+        return lines[-most:]
+
+
+class TextStream:
+    """One reply. Takes the model's text and returns it without secrets."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._stream = LiveText(redactor)
+        self._blocks = BlockSplitter()
+        self._ready: list[str] = []
+        self.shown = ""
+        """Text shown so far."""
+        self.has_printed = False
+        """True if blocks were returned for printing."""
+
+    @property
+    def rest(self) -> str:
+        """Return the incomplete block."""
+        return "" if self._is_decision() else self._blocks.rest
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be shown now, without secrets and control characters."""
+        return self._take(self._stream.feed(text))
+
+    @property
+    def is_holding(self) -> bool:
+        """Return True while arrived text is held back."""
+        return self._stream.is_holding
+
+    def pause(self) -> str:
+        """Return held-back text that can be shown because nothing followed it for a moment."""
+        return self._take(self._stream.pause())
+
+    def close(self) -> str:
+        return self._take(self._stream.close())
+
+    def take_blocks(self, *, is_end: bool = False) -> list[str]:
+        """Return the complete blocks; at the end of the reply also the last one."""
+        if self._is_decision():
+            return []
+        ready, self._ready = self._ready, []
+        if is_end:
+            ready += self._blocks.close()
+        self.has_printed = self.has_printed or bool(ready)
+        return ready
+
+    def _take(self, clean: str) -> str:
+        self.shown += clean
+        self._ready += self._blocks.feed(clean)
+        return clean
+
+    def _is_decision(self) -> bool:
+        """Return True for a JSON decision, whose steps are shown instead."""
+        return self.shown.lstrip().startswith(_JSON_STARTS)

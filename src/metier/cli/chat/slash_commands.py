@@ -13,14 +13,13 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from metier.approval.scopes import ScopeReader
-from metier.cli.chat.listed_chats import list_chats_with_messages
 from metier.cli.chat.permission_modes import SUMMARIES, PermissionModes, list_modes
-from metier.cli.chat.turn_view import TurnView
+from metier.cli.chat.turn_view import TurnView, list_chats_with_messages
+from metier.cli.config import change_setting, report_change
 from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_server_status
-from metier.cli.setting_change import change_setting, report_change
-from metier.cli.shared.clipboard import copy_text
 from metier.cli.shared.context import current_settings
+from metier.cli.shared.desktop import copy_text
 from metier.cli.shared.output import count, printable, warn_line, write_line
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
@@ -43,10 +42,9 @@ from metier.telemetry.excerpt import one_line
 from metier.tools.files.snapshots import Unavailable, find_repository, run_git
 from metier.version import __version__
 from metier.views.closing import format_cost, format_tokens
-from metier.views.context_use import render_context
 from metier.views.diff import build_diff, build_step_diff, render_diff
 from metier.views.painter import build_painter
-from metier.views.spending import Grouping, group_spending
+from metier.views.spending import Grouping, group_spending, render_context
 
 _LISTED_CHATS = 10
 _WIDTH = 90

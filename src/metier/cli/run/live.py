@@ -17,9 +17,8 @@ from metier.telemetry.options import LogLevel
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import escape_json
 from metier.telemetry.sinks import Sink
-from metier.views.live import LiveRun
+from metier.views.live import LiveRun, TextStream
 from metier.views.painter import PlainPainter, TerminalPainter, build_painter, can_move
-from metier.views.text_stream import TextStream
 
 EVENTS = 2
 """The verbosity at which a line per event replaces the view."""

@@ -9,9 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.cli.run.driver import View, drive_run
+from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.run.live import EVENTS
-from metier.cli.run.worker_handoff import run_in_background
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import (
     Config,

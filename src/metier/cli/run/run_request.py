@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from metier.cli.run.driver import View, drive_run
-from metier.cli.run.worker_handoff import run_in_background
+from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.shared.open_host import open_run_host
 from metier.cli.shared.output import warn_line
 from metier.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.setting_change import Change, Mine, change_setting, report_change
+from metier.cli.config import Change, Mine, change_setting, report_change
 from metier.cli.shared.context import current_workspace, home_folder
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import count, warn_line, write_json, write_line, write_text

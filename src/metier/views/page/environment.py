@@ -5,14 +5,18 @@ Text is escaped by default. Only the filters `markdown` and `ticks` return marku
 
 import base64
 import hashlib
+import html
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, Template
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from markupsafe import Markup, escape
 from msgspec import Struct
 from pydantic import JsonValue
@@ -23,7 +27,6 @@ from metier.telemetry.sanitize import reveal, sanitize
 from metier.version import __version__
 from metier.views.closing import format_cost, format_seconds, format_tokens, get_seconds
 from metier.views.diff import build_step_diff, parse_diff
-from metier.views.page.markdown_html import render_markdown_html
 from metier.views.run_view import RunView
 from metier.views.waterfall import build_waterfall
 
@@ -185,3 +188,89 @@ def render_share(view: RunView, changes: Mapping[str, str] | None = None) -> str
         style_hash=f"sha256-{digest}",
         version=__version__,
     )
+
+
+MAX_CHARACTERS = 200_000
+"""Longer text is shown unformatted, because parsing it would delay the page."""
+ELEMENTS = frozenset(
+    {
+        "blockquote", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "strong",
+        "table", "tbody", "td", "th", "thead", "tr", "ul",
+    }
+)  # fmt: skip
+_SCHEMES = ("http", "https", "mailto")
+_BROKEN = (RecursionError, AssertionError, IndexError, KeyError, ValueError, TypeError, AttributeError)
+
+
+def render_markdown_html(text: str) -> str:
+    """Render Markdown as HTML that is safe to insert into a page: allowed elements only, with all text escaped.
+
+    HTML in the text is shown as text. A link is followed by its host, so that its text can't pretend another target;
+    only http, https and mailto are linked. Images are not loaded, because a request would leak to their host that the
+    text was read, and any data that the model put into the address. Their address is shown instead.
+    """
+    clean = sanitize(text)
+    if len(clean) > MAX_CHARACTERS:
+        return f"<pre>{html.escape(clean)}</pre>"
+    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+    try:
+        return "".join(_render(parser.parse(clean)))
+    except _BROKEN:  # of the library, by text that is no Markdown
+        return f"<pre>{html.escape(clean)}</pre>"
+
+
+def _render(tokens: Iterable[Token]) -> Iterator[str]:
+    for token in tokens:
+        if token.hidden:
+            continue
+        match token.type:
+            case "inline":
+                yield from _render_inline(token.children or [])
+            case "fence" | "code_block":
+                yield f"<pre><code>{html.escape(token.content)}</code></pre>\n"
+            case "hr":
+                yield "<hr>\n"
+            case _ if token.nesting and token.tag in ELEMENTS:
+                yield f"<{token.tag}>" if token.nesting > 0 else f"</{token.tag}>\n"
+            case _:
+                yield html.escape(token.content)
+
+
+def _render_inline(tokens: list[Token]) -> Iterator[str]:
+    open_links: list[str] = []
+    for token in tokens:
+        match token.type:
+            case "text" | "html_inline":
+                yield html.escape(token.content)
+            case "softbreak":
+                yield "\n"
+            case "hardbreak":
+                yield "<br>\n"
+            case "code_inline":
+                yield f"<code>{html.escape(token.content)}</code>"
+            case "image":
+                address = str(token.attrs.get("src", ""))
+                yield f'<span class="image">[image {html.escape(token.content)}: {html.escape(address)}]</span>'
+            case "link_open":
+                opened, closing = _open_link(str(token.attrs.get("href", "")))
+                open_links.append(closing)
+                yield opened
+            case "link_close":
+                yield open_links.pop() if open_links else ""
+            case _ if token.nesting and token.tag in ELEMENTS:
+                yield f"<{token.tag}>" if token.nesting > 0 else f"</{token.tag}>"
+            case _:
+                yield html.escape(token.content)
+
+
+def _open_link(address: str) -> tuple[str, str]:
+    """Return the opening and closing markup of a link. An address that can't be linked is shown after its text."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        parts = urlsplit("")
+    place = parts.path if parts.scheme == "mailto" else parts.hostname
+    if parts.scheme not in _SCHEMES or not place:
+        return "", f' <span class="host">[{html.escape(address)}]</span>'
+    opened = f'<a href="{html.escape(address)}" rel="noreferrer noopener nofollow" target="_blank">'
+    return opened, f'</a> <span class="host">[{html.escape(place)}]</span>'

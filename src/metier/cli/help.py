@@ -32,7 +32,7 @@ class CommandText(Struct, frozen=True, kw_only=True):
 @cache
 def load_texts() -> dict[str, CommandText]:
     """Return the texts by command path, such as `agent runs list`, in the order of the listings."""
-    text = files("metier.cli.help").joinpath("commands.md").read_text(encoding="utf-8")
+    text = files("metier.cli").joinpath("commands.md").read_text(encoding="utf-8")
     _, *parts = _SECTION.split(text)
     return {path: _parse_section(body) for path, body in zip(parts[::2], parts[1::2], strict=True)}
 

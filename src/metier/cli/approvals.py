@@ -6,7 +6,7 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.approvals.list_approvals import app as listing
+from metier.cli.list_approvals import app as listing
 from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
 from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run

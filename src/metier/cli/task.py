@@ -9,9 +9,10 @@ import typer
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.cli.run.driver import View, drive_run
+from metier.cli.list_tasks import app as listing
+from metier.cli.list_tasks import find_tasks, read_on_server
+from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.run.live import EVENTS
-from metier.cli.run.worker_handoff import run_in_background
 from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.options import (
     AsJson,
@@ -29,8 +30,6 @@ from metier.cli.shared.options import (
     split_input,
 )
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
-from metier.cli.task.list_tasks import app as listing
-from metier.cli.task.list_tasks import find_tasks, read_on_server
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import UsageError
