@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sqlite3
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -69,6 +70,25 @@ def test_an_approval_shows_the_risk_of_its_tool(workspace: Workspace, model: Mod
     assert show(workspace, approval["approval_id"], capsys)["risk"] == "high"
     workspace.agent("approvals", "show", approval["approval_id"])
     assert "Bash (risk: high) wants to run with" in capsys.readouterr().out
+
+
+def test_resume_shows_the_steps_that_waited_for_an_answer(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(calls("Write", path="a.txt", content="x"), calls("Write", path="b.txt", content="x"), says("Done."))
+    shown: list[str] = []
+    workspace.agent(*ASK)
+    for answer in ("approve", "deny"):
+        (approval,) = re.findall(r"agent approve (ap-\w+)", capsys.readouterr().err)
+        workspace.agent(answer, approval)
+        capsys.readouterr()
+        workspace.agent("resume", "latest")
+        shown.append(capsys.readouterr().err)
+        workspace.agent("resume", "latest")
+
+    assert "✓ Write a.txt (+1 -0)" in shown[0]
+    assert "✗ Write b.txt   denied" in shown[1]
+    assert "a.txt" not in shown[1]
 
 
 def test_an_approval_is_found_without_reading_the_journals_of_other_runs(

@@ -116,7 +116,11 @@ class LiveRun:
         if self.view.run_id:
             return
         self.view = past
-        self._printed = {run.run_id: len(run.items) for run in past.walk()}
+        for run in past.walk():
+            settled = [_is_settled(item) for item in run.items]
+            # A step that waits is printed when it ends, which is after an earlier process printed the rest.
+            self._printed[run.run_id] = first = [*settled, False].index(False)
+            self._ahead |= {(run.run_id, number) for number in range(first, len(settled)) if settled[number]}
         self._closed = {run.run_id for run in past.walk() if run.is_over}
 
     def write(self, record: EventRecord) -> None:
