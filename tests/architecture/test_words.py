@@ -10,7 +10,7 @@ NAMELESS = re.compile(r"\b(somebody|nobody|whoever)\b", re.IGNORECASE)
 """Say the user, the approver, the model, the worker, the driver, the caller, the process or the host instead."""
 AS_DATA = frozenset(
     {
-        "src/metier/routing/word_lists.py",
+        "src/metier/routing/words.py",
         "src/metier/telemetry/redaction.py",
     }
 )

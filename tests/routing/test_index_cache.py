@@ -61,7 +61,7 @@ def test_a_damaged_index_file_is_ignored(twelve: tuple[RoutableSkill, ...], tmp_
         "cut": content[:middle],
         "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
         "empty": b"",
-        "foreign": content.replace(b"routing 7 ", b"routing 1 ", 1),
+        "foreign": content.replace(b"routing 8 ", b"routing 1 ", 1),
     }
     file.write_bytes(damaged[damage])
 

@@ -6,15 +6,20 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
-from metier.routing.ranking import build_index, rank
-from metier.routing.skill import RoutableSkill
+from metier.routing.ranking import build_index
+from metier.routing.skill import RoutableSkill, SkillCandidate
 
 
 def skill(name: str, description: str = "", *, tags: tuple[str, ...] = (), body: str = "") -> RoutableSkill:
     return RoutableSkill(id=name, name=name, description=description, tags=tags, body=body)
+
+
+def rank(request: str, skills: Sequence[RoutableSkill], k: int) -> list[SkillCandidate]:
+    return build_index(skills).rank(request, k)
 
 
 @pytest.mark.parametrize(
@@ -221,11 +226,11 @@ def test_odd_text_is_ranked_without_an_error(twelve: tuple[RoutableSkill, ...], 
 def test_two_processes_with_different_hash_seeds_give_the_same_ranking(twelve: tuple[RoutableSkill, ...]) -> None:
     program = (
         "import json, sys\n"
-        "from metier.routing.ranking import rank\n"
+        "from metier.routing.ranking import build_index\n"
         "from metier.routing.skill import RoutableSkill\n"
         "skills = [RoutableSkill(id=n, name=n, description=d) for n, d in json.loads(sys.argv[1])]\n"
         "texts = ['tabels of teh pdf reviwe', 'write notes of the meeting', 'deploy images to the city database']\n"
-        "print(json.dumps([[(c.skill_id, c.score, c.reason) for c in rank(t, skills, 8)] for t in texts]))"
+        "print(json.dumps([[(c.skill_id, c.score, c.reason) for c in build_index(skills).rank(t, 8)] for t in texts]))"
     )
     catalog = json.dumps([(skill.name, skill.description) for skill in twelve])
     outputs = {

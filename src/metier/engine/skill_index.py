@@ -11,7 +11,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts
 from metier.routing.catalog import open_index_of
 from metier.routing.ranking import RoutingIndex
-from metier.routing.similar import FoundSimilar, Similarities
+from metier.routing.skill import FoundSimilar, Similarities
 from metier.skills.activation import find_package
 from metier.skills.package import SkillPackage, list_files, read_file
 from metier.skills.trust.judgement import is_trusted

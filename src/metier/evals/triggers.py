@@ -19,8 +19,7 @@ from metier.routing.catalog import build_routable
 from metier.routing.prefilter import rank_request
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill, SkillCandidate
-from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
-from metier.routing.words import split_words, stem
+from metier.routing.words import FILLER_WORDS, FUNCTION_WORDS, split_words, stem
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 
 LIVE_TURNS = 2

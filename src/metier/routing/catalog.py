@@ -7,10 +7,11 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
+
+from msgspec import msgpack
 
 from metier.definitions.files.whole_file import CacheFiles
 from metier.definitions.problems import Problem
@@ -19,11 +20,11 @@ from metier.definitions.skills.catalog_cache import digest_content
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.text.front_matter import read_body, read_front_matter
-from metier.routing.index import IndexTables, Postings, build_ordered_tables
+from metier.routing.index import IndexTables, build_ordered_tables
 from metier.routing.ranking import RoutingIndex
 from metier.routing.skill import RoutableSkill
 
-FORMAT = 7
+FORMAT = 8
 MAX_FILES = 4
 """Maximum number of cached indexes; the oldest is deleted first."""
 
@@ -31,84 +32,30 @@ MAX_FILES = 4
 def load_index(folder: Path, fingerprint: str) -> RoutingIndex | None:
     """Load the cached index of exactly this catalog, or return None."""
     sections = _files(folder).read(fingerprint)
-    return None if sections is None else RoutingIndex(_unpack(sections))
+    if sections is None:
+        return None
+    # Written by `save_index`; the checksum was verified.
+    return RoutingIndex(msgpack.decode(sections[0], type=IndexTables, ext_hook=_decode_array))
 
 
 def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
     """Cache an index. A folder that cannot be written is ignored."""
-    _files(folder).write(fingerprint, _pack(index.tables))
+    _files(folder).write(fingerprint, [msgpack.encode(index.tables, enc_hook=_encode_array)])
 
 
 def _files(folder: Path) -> CacheFiles:
     return CacheFiles(folder, "routing", FORMAT, MAX_FILES)
 
 
-def _pack(tables: IndexTables) -> list[bytes]:
-    return [
-        json.dumps([tables.ids, tables.names, tables.by_name]).encode(),
-        "\n".join(tables.words).encode(),
-        "\n".join(tables.forms).encode(),
-        array("i", tables.forms.values()).tobytes(),
-        tables.pair_starts.tobytes(),
-        tables.pair_seconds.tobytes(),
-        json.dumps(tables.name_words).encode(),
-        tables.name_rarities.tobytes(),
-        *(column.tobytes() for column in _columns(tables.postings)),
-        *(column.tobytes() for column in _columns(tables.pairs)),
-    ]
+def _encode_array(value: object) -> msgpack.Ext:
+    # As bytes, because decoding millions of numbers one by one would take longer than all the rest of the command.
+    column = cast("array[float]", value)
+    return msgpack.Ext(ord(column.typecode), column.tobytes())
 
 
-def _unpack(sections: list[memoryview]) -> IndexTables:
-    # Written by `_pack`; the checksum was verified.
-    ids, names, by_name = cast("tuple[list[str], list[str], dict[str, list[int]]]", json.loads(bytes(sections[0])))
-    words = _lines(sections[1])
-    return IndexTables(
-        ids=tuple(ids),
-        names=tuple(names),
-        words=dict(zip(words, range(len(words)), strict=True)),
-        forms=dict(zip(_lines(sections[2]), _ints("i", sections[3]), strict=True)),
-        pair_starts=_ints("I", sections[4]),
-        pair_seconds=_ints("I", sections[5]),
-        name_words=tuple(tuple(keys) for keys in cast("list[list[int]]", json.loads(bytes(sections[6])))),
-        name_rarities=_floats(sections[7]),
-        postings=_read_postings(sections[8:13]),
-        pairs=_read_postings(sections[13:18]),
-        by_name={name: tuple(numbers) for name, numbers in by_name.items()},
-    )
-
-
-def _columns(postings: Postings) -> Iterator[array[int] | array[float]]:
-    yield postings.starts
-    yield postings.skills
-    yield postings.impacts
-    yield postings.fields
-    yield postings.rarities
-
-
-def _read_postings(sections: list[memoryview]) -> Postings:
-    starts, skills, impacts, fields, rarities = sections
-    return Postings(
-        _ints("I", starts),
-        _ints("I", skills),
-        _floats(impacts),
-        _ints("B", fields),
-        _floats(rarities),
-    )
-
-
-def _lines(section: memoryview) -> list[str]:
-    return bytes(section).decode().split("\n") if len(section) else []
-
-
-def _ints(typecode: str, section: memoryview) -> array[int]:
-    values: array[int] = array(typecode)
-    values.frombytes(section)
-    return values
-
-
-def _floats(section: memoryview) -> array[float]:
-    values = array("f")
-    values.frombytes(section)
+def _decode_array(code: int, content: memoryview) -> array[float]:
+    values = array("f") if chr(code) == "f" else cast("array[float]", array(chr(code)))
+    values.frombytes(content)
     return values
 
 
@@ -151,9 +98,7 @@ class _FileChanged(Exception):
 
 def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> RoutingIndex:
     """Open the index of a catalog, cached in `cache_folder`."""
-    ordered = sorted(
-        _Source(content.name, content.id, content.digest, number) for number, content in enumerate(catalog.contents)
-    )
+    ordered = sorted(_Source(skill.name, skill.id, skill.digest, number) for number, skill in enumerate(catalog.skills))
     try:
         return _open(ordered, lambda number: _load_unchanged(catalog.skills[number]), cache_folder)
     except _FileChanged:
@@ -201,34 +146,26 @@ def _read(skill: CatalogSkill) -> bytes | None:
     return None if isinstance(data, Problem) else data
 
 
+_recent: dict[str, RoutingIndex] = {}
+"""Indexes by fingerprint, shared by the runs of a process, which mostly have the same catalog."""
+
+
 def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cache_folder: Path | None) -> RoutingIndex:
-    fingerprint = _get_fingerprint(ordered)
-    memory = _get_memory(fingerprint)
+    contents = json.dumps([(source.id, source.name, source.digest) for source in ordered])
+    fingerprint = hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
+    if (recent := _recent.get(fingerprint)) is not None:
+        return recent
     folder = cache_folder if len(ordered) >= MIN_SKILLS else None
-    if memory.index is None and folder is not None:
-        memory.index = load_index(folder, fingerprint)
-    if memory.index is None:
-        memory.index = _build(ordered, load)
+    index = load_index(folder, fingerprint) if folder is not None else None
+    if index is None:
+        index = _build(ordered, load)
         if folder is not None:
-            save_index(folder, fingerprint, memory.index)
-    return memory.index
+            save_index(folder, fingerprint, index)
+    if len(_recent) >= MAX_IN_MEMORY:
+        _recent.clear()
+    _recent[fingerprint] = index
+    return index
 
 
 def _build(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill]) -> RoutingIndex:
     return RoutingIndex(build_ordered_tables(load(source.number) for source in ordered))
-
-
-class _Memory:
-    """A slot for an index, shared by the runs of a process, which mostly have the same catalog."""
-
-    index: RoutingIndex | None = None
-
-
-@lru_cache(maxsize=MAX_IN_MEMORY)
-def _get_memory(_fingerprint: str) -> _Memory:
-    return _Memory()
-
-
-def _get_fingerprint(ordered: Sequence[_Source]) -> str:
-    contents = json.dumps([(source.id, source.name, source.digest) for source in ordered])
-    return hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ from metier.errors import ToolFailed
 from metier.routing.catalog import DescribedSkill
 from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.index import remove_exclusions
-from metier.routing.similar import DEPTH, EmbeddingsFailed, FoundSimilar, Similar, Similarities
+from metier.routing.skill import FUSED_DEPTH, EmbeddingsFailed, FoundSimilar, Similar, Similarities
 from metier.routing.vectors import Vector, VectorFile, name_text
 from metier.tools.web.url import check_domain, parse_url
 
@@ -180,4 +180,4 @@ class EmbeddedSkills:
             name: self._vectors.get(name_text(text)) for name, text in self._texts.items()
         }
         near = [Similar(name, wanted.cosine(vector)) for name, vector in known.items() if vector is not None]
-        return tuple(sorted(near, key=lambda each: (-each.score, each.skill_name))[:DEPTH])
+        return tuple(sorted(near, key=lambda each: (-each.score, each.skill_name))[:FUSED_DEPTH])

@@ -12,8 +12,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
@@ -22,8 +21,7 @@ from msgspec import Struct
 
 from metier.routing.named_skills import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
-from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
-from metier.routing.words import count_tokens, split_into_tokens, split_words, stem
+from metier.routing.words import FILLER_WORDS, FUNCTION_WORDS, split_into_segments, split_tokens, split_words, stem
 
 META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.45
 """Length normalization of fields: 0 none, 1 proportional."""
@@ -56,31 +54,22 @@ _TRIGGER = re.compile(
 )
 
 
-class Term(NamedTuple):
-    """A posting list for a word of the request, possibly after typo correction."""
-
-    key: int
-    weight: float
-    word: str
-    meant: str
-    light: bool
-    """True for function words, which refine the order but select no skill."""
-
-    def weigh(self, factor: float) -> "Term":
-        """Return the term with its weight multiplied."""
-        # `_replace` takes four times as long, and a request has dozens of terms.
-        return Term._make((self.key, self.weight * factor, self.word, self.meant, self.light))
-
-
-class Postings(Struct):
+class Postings(Struct, frozen=True):
     """The skills of each key with impacts and fields, in flat columns."""
 
-    starts: array[int] = msgspec.field(default_factory=lambda: array("I", [0]))
+    starts: array[int]
     """The start of each key's skills, and the end of the last."""
-    skills: array[int] = msgspec.field(default_factory=lambda: array("I"))
-    impacts: array[float] = msgspec.field(default_factory=lambda: array("f"))
-    fields: array[int] = msgspec.field(default_factory=lambda: array("B"))
-    rarities: array[float] = msgspec.field(default_factory=lambda: array("f"))
+    skills: array[int]
+    impacts: array[float]
+    fields: array[int]
+    """Bits."""
+    rarities: array[float]
+
+    def find(self, key: int, skill: int) -> int | None:
+        """Return the position of a skill under a key, or None."""
+        end = self.starts[key + 1]
+        at = bisect_left(self.skills, skill, self.starts[key], end)
+        return at if at < end and self.skills[at] == skill else None
 
 
 class IndexTables(Struct, frozen=True):
@@ -91,61 +80,40 @@ class IndexTables(Struct, frozen=True):
     words: dict[str, int]
     """Keys in `postings` by stem."""
     postings: Postings
-    pair_starts: array[int]
-    """The start of each word's pairs, and the end of the last."""
-    pair_seconds: array[int]
-    """The second word of every pair, sorted within the first word; its position is the key in `pairs`."""
+    pair_codes: array[int]
+    """Every pair of adjacent words as `encode_pair` gives it, sorted; the position is the key in `pairs`."""
     pairs: Postings
     forms: dict[str, int]
     """Every spelling in the catalog and every function and filler word, with the key of its stem, or -1."""
     name_words: tuple[tuple[int, ...], ...]
     """Keys of the words of each name."""
-    name_rarities: array[float]
-    """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
     """Skills by normalized name."""
     forms_by_start: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
     """`forms` grouped for typo correction, filled on first use."""
-    readings: dict[str, tuple[Term, ...]] = msgspec.field(default_factory=dict[str, tuple[Term, ...]])
-    """Terms of the words of `forms`, filled on use."""
-    rows: dict[int, array[float]] = msgspec.field(default_factory=dict[int, "array[float]"])
-    """Impacts of function words on every skill, filled on use."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def list_pairs(self, words: Iterable[int]) -> Iterator[int]:
         """Yield the keys in `pairs` of adjacent words; -1 is in no pair."""
-        starts, seconds = self.pair_starts, self.pair_seconds
+        codes = self.pair_codes
         for first, second in pairwise(words):
             if first >= 0 and second >= 0:
-                end = starts[first + 1]
-                at = bisect_left(seconds, second, starts[first], end)
-                if at < end and seconds[at] == second:
+                code = encode_pair(first, second)
+                at = bisect_left(codes, code)
+                if at < len(codes) and codes[at] == code:
                     yield at
 
-    def get_row(self, key: int) -> array[float]:
-        """Return the cached impacts of a function word on every skill."""
-        row = self.rows.get(key)
-        if row is None:
-            row = array("f", bytes(4 * len(self)))
-            start, end = self.postings.starts[key], self.postings.starts[key + 1]
-            for skill, impact in zip(self.postings.skills[start:end], self.postings.impacts[start:end], strict=True):
-                row[skill] = impact
-            self.rows[key] = row
-        return row
+
+def encode_pair(first: int, second: int) -> int:
+    """Encode two word keys as one number, which sorts like the pair."""
+    return first << 32 | second
 
 
 def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     """Index a catalog. The order of the skills does not matter."""
-    ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
-    return build_ordered_tables(ordered) if ordered else _build_empty()
-
-
-@cache
-def _build_empty() -> IndexTables:
-    # Shared, because even an empty index has all function and filler words.
-    return build_ordered_tables([])
+    return build_ordered_tables(sorted(skills, key=lambda skill: (skill.name, skill.id)))
 
 
 def build_ordered_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
@@ -171,7 +139,10 @@ class _WordCounter:
     """Counts the words of skills, one skill at a time."""
 
     def __init__(self) -> None:
-        self._vocabulary = _Vocabulary()
+        self._vocabulary = vocabulary = _Vocabulary()
+        self._keys = _KeysByToken(vocabulary)
+        # Function words are in every body, so their posting lists would have the whole catalog and tell nothing.
+        self._body_keys = _KeysByToken(vocabulary, omitted=FUNCTION_WORDS)
         self._ids: list[str] = []
         self._skill_names: list[str] = []
         self._names: list[list[int]] = []
@@ -179,19 +150,19 @@ class _WordCounter:
         self._body_lengths: list[int] = []
         self._pair_lengths: list[int] = []
         self._mentions: defaultdict[int, list[_Mention]] = defaultdict(list)
-        self._pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        # Alternating skill numbers and counts for each token. Arrays, because integer objects for the millions of
+        self._pairs: defaultdict[int, list[int]] = defaultdict(list)
+        # Alternating skill numbers and counts for each word. Arrays, because integer objects for the millions of
         # entries of a large catalog would need too much memory.
-        self._body_tokens: defaultdict[str, array[int]] = defaultdict(lambda: array("I"))
+        self._bodies: defaultdict[int, array[int]] = defaultdict(lambda: array("I"))
 
     def add(self, skill: RoutableSkill) -> None:
         number = len(self._ids)
-        pairs: set[tuple[int, int]] = set()
+        pairs: set[int] = set()
         description = remove_exclusions(skill.description)
         name = self._read(skill.name, pairs)
         words = self._read(description, pairs)
         tags = [key for tag in skill.tags for key in self._read(tag, pairs)]
-        self._add_mentions(number, name, words, tags=tags, triggers=self._read(get_trigger_clauses(description)))
+        self._add_mentions(number, name, words, tags=tags, triggers=self._read(get_trigger_clauses(description), set()))
         for pair in pairs:
             self._pairs[pair].append(number)
         self._ids.append(skill.id)
@@ -202,35 +173,28 @@ class _WordCounter:
         self._body_lengths.append(self._count_body(number, skill.body))
 
     def build(self) -> IndexTables:
-        bodies = self._join_bodies()
         words, forms = self._vocabulary.words, self._vocabulary.forms
         for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
             forms.setdefault(word, words.get(stem(word), -1))
-        postings = self._build_postings(bodies)
-        pairs = sorted(self._pairs)
-        firsts = Counter([first for first, _ in pairs])
-        names = [frozenset(name) for name in self._names]
+        codes = sorted(self._pairs)
         return IndexTables(
             ids=tuple(self._ids),
             names=tuple(self._skill_names),
             words=words,
-            postings=postings,
-            pair_starts=array("I", accumulate([firsts[word] for word in range(len(words))], initial=0)),
-            pair_seconds=array("I", [second for _, second in pairs]),
-            pairs=self._build_pair_postings(pairs),
+            postings=self._build_postings(),
+            pair_codes=array("Q", codes),
+            pairs=self._build_pair_postings([self._pairs[code] for code in codes]),
             forms=forms,
-            name_words=tuple([tuple(sorted(name)) for name in names]),
-            name_rarities=array("f", [sum([postings.rarities[word] for word in name]) for name in names]),
+            name_words=tuple([tuple(sorted(set(name))) for name in self._names]),
             by_name=_build_name_table(self._skill_names),
         )
 
-    def _read(self, text: str, pairs: set[tuple[int, int]] | None = None) -> list[int]:
+    def _read(self, text: str, pairs: set[int]) -> list[int]:
         """Return the words of a text and add adjacent ones to `pairs`."""
         keys: list[int] = []
-        for tokens in split_into_tokens(text):
-            numbers = [*chain.from_iterable(map(self._vocabulary.__getitem__, tokens))]
-            if pairs is not None:
-                pairs.update(pairwise(numbers))
+        for segment in split_into_segments(text):
+            numbers = [*chain.from_iterable(map(self._keys.__getitem__, split_tokens(segment)))]
+            pairs.update([encode_pair(first, second) for first, second in pairwise(numbers)])
             keys += numbers
         return keys
 
@@ -247,31 +211,26 @@ class _WordCounter:
             self._mentions[key].append(_Mention(number, weighted, in_name.get(key, 0), fields[key]))
 
     def _count_body(self, number: int, text: str) -> int:
-        """Count the tokens of a body and return their number."""
-        counted = count_tokens(text)
-        for token, times in counted.items():
-            self._body_tokens[token].extend((number, times))
-        return counted.total()
+        """Count the words of a body and return their number."""
+        counts: dict[int, int] = {}
+        for token, times in Counter(split_tokens(text)).items():
+            for key in self._body_keys[token]:
+                counts[key] = counts.get(key, 0) + times
+        for key, times in counts.items():
+            self._bodies[key].extend((number, times))
+        return sum(counts.values())
 
-    def _join_bodies(self) -> dict[int, list[tuple[int, int]]]:
-        """Map each word to skill numbers and counts. Each token is split once; function words are omitted."""
-        entries: defaultdict[int, list[array[int]]] = defaultdict(list)
-        for token, columns in self._body_tokens.items():
-            keys = self._vocabulary.number([word for word in split_words(token) if word not in FUNCTION_WORDS])
-            for key in keys:
-                entries[key].append(columns)
-            if len(keys) != 1:
-                for skill, times in zip(columns[::2], columns[1::2], strict=True):
-                    self._body_lengths[skill] += (len(keys) - 1) * times
-        return {key: _sum_counts(columns) for key, columns in entries.items()}
-
-    def _build_postings(self, bodies: dict[int, list[tuple[int, int]]]) -> Postings:
+    def _build_postings(self) -> Postings:
         body_drags = _compute_drags(self._body_lengths, BODY_LENGTH_WEIGHT)
         meta_drags = _compute_drags(self._meta_lengths, META_LENGTH_WEIGHT)
         name_drags = _compute_drags([len(name) for name in self._names], NAME_LENGTH_WEIGHT)
-        postings = Postings()
+        postings = Postings(array("I", [0]), array("I"), array("f"), array("B"), array("f"))
         for key in range(len(self._vocabulary.words)):
-            impacts = {skill: BODY_IMPACT * _saturate(times, body_drags[skill]) for skill, times in bodies.get(key, ())}
+            bodies = self._bodies.get(key, ())
+            impacts = {
+                skill: BODY_IMPACT * _saturate(times, body_drags[skill])
+                for skill, times in zip(bodies[::2], bodies[1::2], strict=True)
+            }
             fields = dict.fromkeys(impacts, BODY)
             for skill, times, in_name, bits in self._mentions.get(key, ()):
                 impact = _saturate(times, meta_drags[skill])
@@ -288,38 +247,43 @@ class _WordCounter:
             postings.rarities.append(get_rarity(having, len(self._ids)) ** RARITY_POWER)
         return postings
 
-    def _build_pair_postings(self, pairs: Sequence[tuple[int, int]]) -> Postings:
+    def _build_pair_postings(self, owners: Sequence[Sequence[int]]) -> Postings:
         impacts = [_saturate(1, drag) for drag in _compute_drags(self._pair_lengths, META_LENGTH_WEIGHT)]
-        owners = [self._pairs[pair] for pair in pairs]
         skills = [*chain.from_iterable(owners)]
         return Postings(
             starts=array("I", accumulate(map(len, owners), initial=0)),
             skills=array("I", skills),
             impacts=array("f", [impacts[skill] for skill in skills]),
+            fields=array("B"),
             rarities=array("f", [get_rarity(len(each), len(self._ids)) for each in owners]),
         )
 
 
-class _Vocabulary(dict[str, tuple[int, ...]]):
-    """Numbers words by token. Each token is split once, and each spelling stemmed once."""
+class _Vocabulary:
+    """Numbers words by stem. Each spelling is stemmed once."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.words: dict[str, int] = {}
         self.forms: dict[str, int] = {}
 
-    def __missing__(self, token: str) -> tuple[int, ...]:
-        keys = self[token] = tuple(self.number(split_words(token)))
-        return keys
+    def number(self, word: str) -> int:
+        key = self.forms.get(word)
+        if key is None:
+            key = self.forms[word] = self.words.setdefault(stem(word), len(self.words))
+        return key
 
-    def number(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of words from `split_words`."""
-        keys: list[int] = []
-        for word in words:
-            key = self.forms.get(word)
-            if key is None:
-                key = self.forms[word] = self.words.setdefault(stem(word), len(self.words))
-            keys.append(key)
+
+class _KeysByToken(dict[str, tuple[int, ...]]):
+    """The keys of the words of each token. Each token is split once."""
+
+    def __init__(self, vocabulary: _Vocabulary, *, omitted: Container[str] = ()) -> None:
+        super().__init__()
+        self._vocabulary = vocabulary
+        self._omitted = omitted
+
+    def __missing__(self, token: str) -> tuple[int, ...]:
+        words = [word for word in split_words(token) if word not in self._omitted]
+        keys = self[token] = tuple([self._vocabulary.number(word) for word in words])
         return keys
 
 
@@ -330,17 +294,6 @@ def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         if key := normal_name(name):
             table[key].append(number)
     return {key: tuple(numbers) for key, numbers in table.items()}
-
-
-def _sum_counts(columns: Sequence[array[int]]) -> list[tuple[int, int]]:
-    """Sum the counts of all spellings per skill."""
-    if len(columns) == 1:
-        return [*zip(columns[0][::2], columns[0][1::2], strict=True)]
-    counts: Counter[int] = Counter()
-    for each in columns:
-        for skill, times in zip(each[::2], each[1::2], strict=True):
-            counts[skill] += times
-    return [*counts.items()]
 
 
 def _compute_drags(lengths: Sequence[int], length_weight: float) -> list[float]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
-from metier.routing.word_lists import FUNCTION_WORDS
+from metier.routing.words import FUNCTION_WORDS
 
 MAX_NAME_LENGTH = 5
 """Maximum number of words of a name next to the word "skill"."""

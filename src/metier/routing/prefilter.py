@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.errors import NoSkillMatches
 from metier.routing.ranking import RoutingIndex
-from metier.routing.similar import DEPTH, Similar, fuse
-from metier.routing.skill import SkillCandidate
+from metier.routing.skill import FUSED_DEPTH, Similar, SkillCandidate
 
 type ZeroCandidateStrategy = Literal["fallback_all_skills", "fail_fast"]
 
 DEFAULT_TOP_K = 8
 DEFAULT_MIN_SCORE = 55.0
+SPREAD = 60
+"""The constant of reciprocal rank fusion: a larger one flattens the differences between ranks."""
+SIMILAR_WEIGHT = 0.9
+"""Relative to 1.0 for words: a skill that only embeddings find gets at best the eighth rank."""
 
 
 class Prefiltered(Struct, frozen=True, kw_only=True):
@@ -73,7 +77,7 @@ def rank_skills(
     """Return the best skills by words, fused with similar ones if given."""
     if not similar:
         return index.rank(query, count)
-    by_words = [each for each in index.rank(query, max(count, DEPTH)) if each.matched or each.named]
+    by_words = [each for each in index.rank(query, max(count, FUSED_DEPTH)) if each.matched or each.named]
     ids = dict(zip(index.tables.names, index.tables.ids, strict=True))
     return fuse(by_words, similar, ids=ids)[:count]
 
@@ -87,3 +91,22 @@ def _all_skills(index: RoutingIndex, ranked: list[SkillCandidate]) -> tuple[Skil
         if skill_id not in seen
     )
     return (*ranked, *rest)
+
+
+def fuse(
+    by_words: Sequence[SkillCandidate], similar: Sequence[Similar], *, ids: dict[str, str]
+) -> list[SkillCandidate]:
+    """Fuse both rankings by reciprocal rank; named skills stay first. `ids` has the ids by name."""
+    # Scores stay those of the words: a cosine doesn't show whether any skill matches the request.
+    scores = {each.skill_name: each.score for each in similar}
+    sums: dict[str, float] = {}
+    for place, each in enumerate(similar[:FUSED_DEPTH], start=1):
+        sums[each.skill_name] = SIMILAR_WEIGHT / (SPREAD + place)
+    for place, candidate in enumerate(by_words[:FUSED_DEPTH], start=1):
+        sums[candidate.skill_name] = sums.get(candidate.skill_name, 0.0) + 1 / (SPREAD + place)
+    known = {candidate.skill_name: candidate for candidate in by_words}
+    for name in scores:
+        if name not in known and name in ids:
+            known[name] = SkillCandidate(skill_id=ids[name], skill_name=name, score=0.0)
+    fused = [replace(each, similarity=scores.get(name)) for name, each in known.items()]
+    return sorted(fused, key=lambda each: (not each.named, -sums.get(each.skill_name, 0.0), each.skill_name))

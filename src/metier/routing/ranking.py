@@ -10,10 +10,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from functools import lru_cache
-from itertools import chain, compress
-from math import sumprod
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -21,7 +18,7 @@ from msgspec import Struct
 from rapidfuzz import process
 from rapidfuzz.distance import OSA, Prefix
 
-from metier.routing.index import RARITY_POWER, IndexTables, Postings, Term, build_tables, get_rarity
+from metier.routing.index import RARITY_POWER, IndexTables, Postings, build_tables, get_rarity
 from metier.routing.named_skills import list_named
 from metier.routing.skill import MatchedWord, RoutableSkill, SkillCandidate, field_names
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, split_words, stem, weight_of
@@ -169,7 +166,6 @@ CLOSE_LOOK = 24
 """Minimum number of skills scored in detail; always more than requested."""
 MATCHES_SHOWN = 8
 
-FIELDS_BY_BITS = tuple(field_names(bits) for bits in range(16))
 SOLID_EVIDENCE = 0.856
 """Strength at which scores are halved. With this value, the best match has a score of 55 at a strength of 0.9."""
 STEEPNESS = 4
@@ -192,175 +188,128 @@ class RoutingIndex(Struct, frozen=True):
 
 def build_index(skills: Iterable[RoutableSkill]) -> RoutingIndex:
     """Index a catalog. The order of the skills does not matter."""
-    return _build_index(tuple(skills))
-
-
-@lru_cache(maxsize=8)
-def _build_index(skills: tuple[RoutableSkill, ...]) -> RoutingIndex:
-    # Cached, because the runs of a process mostly have the same catalog.
     return RoutingIndex(build_tables(skills))
 
 
-def rank(query: str, skills: Sequence[RoutableSkill], k: int = 8) -> list[SkillCandidate]:
-    """Return the `k` best skills for a request. Use `build_index` for several requests to one catalog."""
-    return build_index(skills).rank(query, k)
+class Term(NamedTuple):
+    """A posting list for a word of the request, possibly after typo correction."""
+
+    key: int
+    weight: float
+    word: str
+    meant: str
+    light: bool
+    """True for function words, which refine the order but give no reason for a skill."""
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class _Request(NamedTuple):
     terms: tuple[Term, ...]
     """One per posting list, in descending order of weight."""
     pairs: dict[int, float]
     """Weights of adjacent words that the catalog has as a pair."""
+    weight: float
+    """Sum of the weights of the terms."""
+    keys: frozenset[int]
+    """Keys of the terms."""
 
 
-type _Owners = dict[int, AbstractSet[int]]
-"""The detailed skills that have each content term, by key."""
+class _Sums(NamedTuple):
+    """For every skill, the sum of the added terms and pairs, and the weight of the terms that it has."""
 
-
-class _Collected(NamedTuple):
-    """Result of the first pass."""
-
-    sums: Sequence[float]
-    """The sum of the pairs and the counted terms for every skill."""
-    counted: frozenset[int]
-    """Keys of the counted terms; the others are function words."""
-    best: Sequence[int]
-    """The skills to score in detail."""
+    totals: list[float]
+    covered: list[float]
 
 
 def _rank(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
-    """Rank in two passes, with the named skills first."""
     if k <= 0 or not len(index):
         return []
     text = clip_request(query)
-    request = read_request(text, index)
+    request = _read_request(text, index)
     named = list_named(text, index.by_name)[:k]
     whole = len(index) <= k
-    collected = _collect(index, request, len(index) if whole else max(CLOSE_LOOK, k + 12))
-    chosen = frozenset(range(len(index)) if whole else [*collected.best, *named])
-    owners = _get_owners(index.postings, request.terms, chosen)
-    by_words = _score_in_detail(index, request.terms, collected, owners=owners, chosen=chosen)
-    others = [number for number in sorted(chosen) if number not in named and (by_words[number] > 0 or whole)]
-    others.sort(key=by_words.__getitem__, reverse=True)
-    best = max(by_words.values(), default=0.0)
-    strength = get_strength(best, len(index))
-    found = {number: calibrate(by_words[number], best, strength) for number in [*named, *others][:k]}
-    return _build_candidates(index, request.terms, found, owners=owners, named=len(named))
-
-
-def _collect(index: IndexTables, request: Request, wanted: int) -> _Collected:
-    """Select up to `wanted` skills with the highest sums."""
-    heavy = [term for term in request.terms if not term.light]
-    collected = _add_and_choose(index, heavy, request.pairs, wanted=wanted)
-    if len(collected.best) >= wanted or len(heavy) == len(request.terms):
-        return collected
-    return _add_and_choose(index, request.terms, request.pairs, wanted=wanted)
-
-
-def _add_and_choose(
-    index: IndexTables, terms: Sequence[Term], pairs: Mapping[int, float], *, wanted: int
-) -> _Collected:
-    sums = _add_up(index, terms, pairs)
-    return _Collected(sums, frozenset([term.key for term in terms]), _best(index.postings, terms, sums, wanted=wanted))
-
-
-def _add_up(index: IndexTables, terms: Sequence[Term], pairs: Mapping[int, float]) -> list[float]:
-    sums = [0.0] * len(index)
-    weights: list[tuple[Postings, Iterable[tuple[int, float]]]] = [
-        (index.postings, [(term.key, term.weight) for term in terms]),
-        (index.pairs, pairs.items()),
-    ]
-    for postings, weighted in weights:
-        starts, skills, impacts = postings.starts, postings.skills, postings.impacts
-        for key, weight in weighted:
-            start, end = starts[key], starts[key + 1]
-            for skill, impact in zip(skills[start:end], impacts[start:end], strict=True):
-                sums[skill] += weight * impact
-    return sums
-
-
-def _best(postings: Postings, terms: Sequence[Term], sums: Sequence[float], *, wanted: int) -> list[int]:
-    """Return the skills with the highest sums above 0; ties are resolved by number."""
-    # The skills with the most important words give a threshold: a skill with `wanted` better ones can't be among the
-    # best.
-    starts, skills, enough = postings.starts, postings.skills, 2 * wanted
-    likely: set[int] = set()
-    for term in terms:
-        likely.update(skills[starts[term.key] : starts[term.key + 1]][:enough])
-        if len(likely) >= enough:
-            break
-    threshold = sorted([sums[number] for number in likely])[-wanted] if len(likely) >= wanted else 0.0
-    best = [number for number, total in enumerate(sums) if total >= threshold and total > 0]
-    best.sort(key=sums.__getitem__, reverse=True)
-    return best[:wanted]
-
-
-def _get_owners(postings: Postings, terms: Sequence[Term], chosen: frozenset[int]) -> _Owners:
-    starts, skills = postings.starts, postings.skills
-    return {
-        term.key: chosen.intersection(skills[starts[term.key] : starts[term.key + 1]])
-        for term in terms
-        if not term.light
-    }
-
-
-def _score_in_detail(
-    index: IndexTables, terms: Sequence[Term], collected: _Collected, *, owners: _Owners, chosen: frozenset[int]
-) -> dict[int, float]:
-    """Add function words, the share of the request covered, and the share of the name mentioned."""
-    sums, counted, _ = collected
-    light = [term for term in terms if term.light]
-    rows = [index.get_row(term.key) for term in light]
-    weights = [term.weight for term in light]
-    missing = [0.0 if term.key in counted else term.weight for term in light]
-    total = sum([term.weight for term in terms])
-    rarities = {term.key: index.postings.rarities[term.key] for term in terms}
-    scores: dict[int, float] = {}
-    for number, covered in _get_covered(terms, owners, chosen).items():
-        impacts = [row[number] for row in rows]
-        coverage = (covered + sum(compress(weights, impacts))) / total if total else 0.0
-        mentioned = sum([rarities.get(key, 0.0) for key in index.name_words[number]])
-        name_share = mentioned / index.name_rarities[number] if mentioned else 0.0
-        score = sums[number] + sumprod(missing, impacts)
-        scores[number] = score * coverage**COVERAGE_POWER * (1 + NAME_BONUS * name_share * name_share)
-    return scores
-
-
-def _get_covered(terms: Sequence[Term], owners: _Owners, chosen: frozenset[int]) -> dict[int, float]:
-    """Compute the weight of the content terms of each chosen skill."""
-    covered = dict.fromkeys(chosen, 0.0)
-    for term in terms:
-        for number in owners.get(term.key, ()):
-            covered[number] += term.weight
-    return covered
-
-
-def _build_candidates(
-    index: IndexTables, terms: Sequence[Term], scores: Mapping[int, float], *, owners: _Owners, named: int
-) -> list[SkillCandidate]:
-    telling = [(term, owners[term.key]) for term in terms if not term.light]
+    wanted = len(index) if whole else max(CLOSE_LOOK, k + 12)
+    light = [term for term in request.terms if term.light]
+    sums = _add_up(index, [term for term in request.terms if not term.light], request.pairs)
+    best = _list_best(sums.totals, wanted)
+    if len(best) < wanted and light:
+        sums, light = _add_up(index, request.terms, request.pairs), []
+        best = _list_best(sums.totals, wanted)
+    chosen = range(len(index)) if whole else sorted({*best, *named})
+    # Function words are in most descriptions: adding them for the whole catalog would take longer than all other words.
+    _add_to_chosen(index.postings, light, sums, chosen=chosen)
+    scores = {number: _score_in_detail(index, request, number, sums=sums) for number in chosen}
+    others = [number for number in chosen if number not in named and (scores[number] > 0 or whole)]
+    others.sort(key=scores.__getitem__, reverse=True)
+    top = max(scores.values(), default=0.0)
+    strength = get_strength(top, len(index))
     return [
         SkillCandidate(
             skill_id=index.ids[number],
             skill_name=index.names[number],
-            score=100.0 if place < named else score,
-            matched=_build_matches(
-                index.postings, [term for term, having in telling if number in having][:MATCHES_SHOWN], number
-            ),
-            named=place < named,
+            score=100.0 if place < len(named) else calibrate(scores[number], top, strength),
+            matched=_list_matches(index.postings, request.terms, number),
+            named=place < len(named),
         )
-        for place, (number, score) in enumerate(scores.items())
+        for place, number in enumerate([*named, *others][:k])
     ]
 
 
-def _build_matches(postings: Postings, terms: Sequence[Term], number: int) -> tuple[MatchedWord, ...]:
-    """Build the list of the skill's most important words with their fields."""
-    starts, skills, fields = postings.starts, postings.skills, postings.fields
+def _add_up(index: IndexTables, terms: Sequence[Term], pairs: Mapping[int, float]) -> _Sums:
+    totals, covered = [0.0] * len(index), [0.0] * len(index)
+    starts, skills, impacts = index.postings.starts, index.postings.skills, index.postings.impacts
+    for key, weight, *_ in terms:
+        start, end = starts[key], starts[key + 1]
+        for skill, impact in zip(skills[start:end], impacts[start:end], strict=True):
+            totals[skill] += weight * impact
+            covered[skill] += weight
+    starts, skills, impacts = index.pairs.starts, index.pairs.skills, index.pairs.impacts
+    for key, weight in pairs.items():
+        for at in range(starts[key], starts[key + 1]):
+            totals[skills[at]] += weight * impacts[at]
+    return _Sums(totals, covered)
+
+
+def _add_to_chosen(postings: Postings, terms: Sequence[Term], sums: _Sums, *, chosen: Sequence[int]) -> None:
+    """Add terms for the chosen skills only, which are in ascending order like those of a posting list."""
+    skills, impacts = postings.skills, postings.impacts
+    for key, weight, *_ in terms:
+        at, end = postings.starts[key], postings.starts[key + 1]
+        for number in chosen:
+            at = bisect_left(skills, number, at, end)
+            if at < end and skills[at] == number:
+                sums.totals[number] += weight * impacts[at]
+                sums.covered[number] += weight
+
+
+def _list_best(totals: Sequence[float], wanted: int) -> list[int]:
+    """Return the skills with the highest totals above 0; ties are resolved by number."""
+    # Only the skills above the threshold are ordered with a key function, which takes longer than sorting numbers.
+    threshold = sorted(totals)[-wanted] if wanted < len(totals) else 0.0
+    best = [number for number, total in enumerate(totals) if total >= threshold and total > 0]
+    best.sort(key=totals.__getitem__, reverse=True)
+    return best[:wanted]
+
+
+def _score_in_detail(index: IndexTables, request: _Request, number: int, *, sums: _Sums) -> float:
+    """Weigh the sum by the shares of the request covered and of the name mentioned."""
+    total = sums.totals[number]
+    if not total:
+        return 0.0
+    name, rarities = index.name_words[number], index.postings.rarities
+    mentioned = sum([rarities[key] for key in name if key in request.keys])
+    name_share = mentioned / sum([rarities[key] for key in name]) if mentioned else 0.0
+    coverage = sums.covered[number] / request.weight
+    return total * coverage**COVERAGE_POWER * (1 + NAME_BONUS * name_share**2)
+
+
+def _list_matches(postings: Postings, terms: Sequence[Term], number: int) -> tuple[MatchedWord, ...]:
+    """List the most important words that the skill has."""
     matches: list[MatchedWord] = []
-    for key, _, word, meant, _ in terms:
-        bits = fields[bisect_left(skills, number, starts[key], starts[key + 1])]
-        # `_make` takes half the time of a call of the class, and there are up to 64 of them.
-        matches.append(MatchedWord._make((word, FIELDS_BY_BITS[bits], meant)))
+    for term in terms:
+        if len(matches) == MATCHES_SHOWN:
+            break
+        if not term.light and (at := postings.find(term.key, number)) is not None:
+            matches.append(MatchedWord(term.word, field_names(postings.fields[at]), term.meant))
     return tuple(matches)
 
 
@@ -371,14 +320,20 @@ def clip_request(text: str) -> str:
     return f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
 
 
-def read_request(text: str, index: IndexTables) -> Request:
+def _read_request(text: str, index: IndexTables) -> _Request:
     """Look up every word of the text and correct unknown ones."""
     segments = list(split_segments(text))
     times = Counter(chain.from_iterable(segments))
     readings = _read_words(times, index, segments)
     emphasize = get_emphasis(text)
     factors = {word: emphasize(word) for word in readings}
-    return Request(terms=_build_terms(readings, times, factors), pairs=_build_pairs(segments, readings, index))
+    terms = _build_terms(readings, times, factors)
+    return _Request(
+        terms=terms,
+        pairs=_build_pairs(segments, readings, index),
+        weight=sum([term.weight for term in terms]),
+        keys=frozenset([term.key for term in terms]),
+    )
 
 
 def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[str]]) -> dict[str, tuple[Term, ...]]:
@@ -386,9 +341,7 @@ def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[st
     readings: dict[str, tuple[Term, ...]] = {}
     unknown: list[str] = []
     for word in words:
-        terms = index.readings.get(word)
-        if terms is None:
-            terms = _look_up(word, index)
+        terms = _look_up(word, index)
         if terms is None:
             unknown.append(word)
         readings[word] = terms or ()
@@ -416,8 +369,9 @@ def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
     key = index.forms.get(word)
     if key is None:
         key = index.words.get(stem(word))
-        return None if key is None else (_build_term(word, key, index),)
-    return index.readings.setdefault(word, (_build_term(word, key, index),) if key >= 0 else ())
+    if key is None:
+        return None
+    return (_build_term(word, key, index),) if key >= 0 else ()
 
 
 def _correct(word: str, index: IndexTables) -> tuple[Term, ...]:
@@ -445,19 +399,15 @@ def _build_terms(
 ) -> tuple[Term, ...]:
     # Words with the same stem are counted together.
     counts: dict[int, int] = {}
-    best: dict[int, Term] = {}
+    best: dict[int, tuple[float, Term]] = {}
     for word, terms in readings.items():
-        for plain in terms:
-            term = plain.weigh(factors[word])
-            key = term.key
-            known = best.get(key)
-            if known is None or known.weight < term.weight:
-                best[key] = term
-            counts[key] = counts.get(key, 0) + times[word]
-    for key, count in counts.items():
-        if count > 1:
-            best[key] = best[key].weigh(_repeated(count))
-    return tuple(sorted([best[key] for key in sorted(best)], key=attrgetter("weight"), reverse=True))
+        for term in terms:
+            weight = term.weight * factors[word]
+            counts[term.key] = counts.get(term.key, 0) + times[word]
+            if term.key not in best or best[term.key][0] < weight:
+                best[term.key] = (weight, term)
+    weighted = [term._replace(weight=weight * _repeated(counts[key])) for key, (weight, term) in sorted(best.items())]
+    return tuple(sorted(weighted, key=attrgetter("weight"), reverse=True))
 
 
 def _build_pairs(

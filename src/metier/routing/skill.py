@@ -1,8 +1,11 @@
 """Input and output values of routing."""
 
-from typing import NamedTuple
+from functools import cache
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
+
+from metier.errors import MetierError
 
 type Field = str
 """`name`, `description`, `tags` or `body`."""
@@ -59,6 +62,37 @@ class SkillCandidate(Struct, frozen=True, kw_only=True):
         return "; ".join(parts) or "no word in common with the request"
 
 
+FUSED_DEPTH = 50
+"""Number of skills that are fused of each ranking, by words and by similarity."""
+
+
+class Similar(NamedTuple):
+    """A skill and the cosine similarity of its description and the request."""
+
+    skill_name: str
+    score: float
+
+
+class FoundSimilar(NamedTuple):
+    """The most similar skills, or the reason that there are none."""
+
+    ranked: tuple[Similar, ...] = ()
+    """The most similar first."""
+    failure: str = ""
+    """The reason that skills are only ranked by words."""
+
+
+class EmbeddingsFailed(MetierError):
+    """Embeddings are unavailable, so skills are only ranked by words."""
+
+
+class Similarities(Protocol):
+    """Finds similar skills of one catalog. Never raises; failures are part of the result."""
+
+    async def find(self, query: str) -> FoundSimilar: ...
+
+
+@cache
 def field_names(bits: int) -> tuple[Field, ...]:
     """List the fields of a set of bits, in the order name, description, tags, body."""
     return tuple(name for bit, name in _FIELD_NAMES if bits & bit)

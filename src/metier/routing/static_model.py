@@ -21,7 +21,7 @@ from anyio.to_thread import run_sync
 
 from metier.definitions.files.contained_path import read_contained
 from metier.extras import hint_extra
-from metier.routing.similar import EmbeddingsFailed
+from metier.routing.skill import EmbeddingsFailed
 from metier.routing.vectors import Vector, build_vector
 
 if TYPE_CHECKING:
@@ -84,8 +84,12 @@ class StaticModel:
         self._tokenizer = tokenizer
         self._unknown = unknown
 
-    def embed(self, text: str) -> Vector | None:
-        """Embed a text. Return None without known tokens. Raises `EmbeddingsFailed` for non-finite numbers."""
+    async def embed(self, texts: Sequence[str]) -> list[Vector | None]:
+        """Embed texts; None for one without known tokens. Raises `EmbeddingsFailed` for non-finite numbers."""
+        # In a thread, because a whole catalog takes seconds.
+        return await run_sync(lambda: [self._embed(text) for text in texts])
+
+    def _embed(self, text: str) -> Vector | None:
         valid = text.encode("utf-8", "replace").decode()
         encoded = _try(lambda: self._tokenizer.encode(valid, add_special_tokens=False).ids, "cannot tokenize a text")
         tokens = [token for token in encoded if token != self._unknown]
@@ -287,21 +291,12 @@ class FolderEmbeddings:
         self._seconds = seconds
 
     @asynccontextmanager
-    async def open(self) -> "AsyncGenerator[_Model]":
+    async def open(self) -> "AsyncGenerator[StaticModel]":
         try:
             with anyio.fail_after(self._seconds):
-                yield _Model(await run_sync(lambda: load_model(self._folder, workspace=self._workspace)))
+                yield await run_sync(lambda: load_model(self._folder, workspace=self._workspace))
         except TimeoutError as error:
             raise EmbeddingsFailed(
                 f"The embedding model in '{self._folder}' was not ready within {self._seconds:g} seconds",
                 hint="Try again, or raise routing.embeddings.timeout_seconds",
             ) from error
-
-
-class _Model:
-    def __init__(self, model: StaticModel) -> None:
-        self._model = model
-        self.identity = model.identity
-
-    async def embed(self, texts: Sequence[str]) -> list[Vector | None]:
-        return await run_sync(lambda: [self._model.embed(text) for text in texts])

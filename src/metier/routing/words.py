@@ -1,16 +1,16 @@
-"""Tokenization: fold, split, stem and weight words. Pure, the same in every process.
+"""Fold, split, stem and weight words. Pure, the same in every process.
 
 Words of scripts without spaces become pairs of characters. Stems are only for comparison, not for display.
+
+Function words are English grammar ("the", "would"); filler words are courtesy, time and vague verbs ("please", "today",
+"get"). They get a low weight instead of being removed, because phrases need them. Other languages need no list: there,
+frequency in the catalog has the same effect.
 """
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
-
-from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 
 FUNCTION_WEIGHT = 0.2
 FILLER_WEIGHT = 0.5
@@ -30,10 +30,8 @@ _UNSPACED = re.compile(
 )
 _VOWEL = re.compile("[aeiouy]")
 
-_ASCII = bytes(range(128))
-_SPACED = bytes(code if chr(code).isalnum() or chr(code) in "+#" else 32 for code in _ASCII).ljust(256)
-"""Translation table that replaces every byte outside of ASCII words with a space."""
-_WORD_SIGNS = frozenset("+#")
+_SPACED = bytes(code if code > 127 or chr(code).isalnum() or chr(code) in "+#_" else ord(" ") for code in range(256))
+"""Translation table that replaces ASCII punctuation in UTF-8 with spaces, except for signs that words depend on."""
 
 _SUFFIXES = ("ings", "ing", "edly", "ed", "ly", "ments", "ment")
 _ENDINGS = frozenset(suffix[-2:] for suffix in _SUFFIXES)
@@ -56,33 +54,23 @@ def split_words(text: str) -> list[str]:
     return words
 
 
-def count_tokens(text: str) -> Counter[str]:
-    """Count the tokens of a text; `split_words` of a token gives its words.
+def split_tokens(text: str) -> list[str]:
+    """Split a text at white space and ASCII punctuation. `split_words` of a token gives its words.
 
-    For long texts without regard to order: it takes a third of the time of `split_words`, and a caller can cache the
-    words of each token for a whole catalog.
+    A caller can cache the words of each token for a whole catalog.
     """
-    tokens = _split_plain(text)
-    if tokens is not None:
-        return Counter(tokens)
-    # Non-ASCII characters are usually in a few lines only.
-    lines = text.split("\n")
-    counted = Counter(_split_ascii("\n".join([line for line in lines if line.isascii()]).encode()))
-    counted.update(_WORD.findall(_fold("\n".join([line for line in lines if not line.isascii()]))))
-    return counted
+    # On bytes, because that takes a third of the time of a regular expression.
+    return text.encode("utf-8", "surrogatepass").translate(_SPACED).decode("utf-8", "surrogatepass").split()
 
 
-def split_into_tokens(text: str) -> Iterator[list[str]]:
-    """Yield the tokens of each segment; `split_words` of a token gives its words."""
-    for segment in _SEGMENT_END.split(text):
-        # The character after a `#` decides whether it belongs to the word, so the fast path doesn't apply.
-        tokens = None if "#" in segment else _split_plain(segment)
-        yield _WORD.findall(_fold(segment)) if tokens is None else tokens
+def split_into_segments(text: str) -> list[str]:
+    """Split a text at punctuation marks, because phrases don't cross them."""
+    return _SEGMENT_END.split(text)
 
 
 def split_segments(text: str) -> Iterator[list[str]]:
-    """Yield the words between punctuation marks, because phrases don't cross them."""
-    for segment in _SEGMENT_END.split(text):
+    """Yield the words of each segment."""
+    for segment in split_into_segments(text):
         words = split_words(segment)
         if words:
             yield words
@@ -120,31 +108,6 @@ def _split_word(word: str) -> list[str]:
     return [*(hump.lower() for hump in humps if len(humps) > 1), word.lower()]
 
 
-def _split_plain(text: str) -> list[str] | None:
-    """Return the tokens of a text if all its words are ASCII, or else None."""
-    # On bytes, because that takes a third of the time of a regular expression.
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) > len(text):
-        others = data.translate(None, _ASCII).decode("utf-8", "surrogatepass")
-        if not all(map(_is_break, set(others))):
-            return None
-    return _split_ascii(data)
-
-
-def _split_ascii(data: bytes) -> list[str]:
-    """Split UTF-8 text with ASCII letters only."""
-    return data.translate(_SPACED).decode("ascii").split()
-
-
-@lru_cache(maxsize=4096)
-def _is_break(character: str) -> bool:
-    """Return True if the character is neither part of a word nor an accent in any normalization form."""
-    return not any(
-        part.isalnum() or part in _WORD_SIGNS or unicodedata.combining(part)
-        for part in unicodedata.normalize("NFKD", character)
-    )
-
-
 def _fold(text: str) -> str:
     """Unify compatibility forms and remove Latin, Greek and Cyrillic accents, but not those of Hangul and kana."""
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
@@ -180,3 +143,48 @@ def _without_suffix(word: str) -> str:
             doubled = suffix in _DOUBLING and len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz"
             return root[:-1] if doubled else root
     return word
+
+
+FUNCTION_WORDS = frozenset(
+    """
+a about above after again against all also am an and any anybody anyone anything are as at be because been before
+being below between both but by can cannot could did do does doing done down during each either else etc ever every
+everybody everyone everything few for from further had has have having he hence her here hers herself him himself his
+how however i if in into is it its itself just let lets may me might mine more most much must my myself neither no
+nobody none nor not nothing now of off on once one only onto or other others ought our ours ourselves out over own per
+perhaps please rather same shall she should since so some somebody someone something somewhere still such than that the
+their theirs them themselves then there therefore these they this those though through thus to together too toward
+towards under until up upon us very via was we were what whatever when whenever where wherever whether which while who
+whoever whom whose why will with within without would yes yet you your yours yourself yourselves
+ve re ll don doesn didn isn aren wasn weren won wouldn couldn shouldn hasn haven hadn t s d m im ive id dont cant wont
+thats whats
+""".split()  # noqa: SIM905 - a list of 300 strings is harder to read
+)
+
+FILLER_WORDS = frozenset(
+    """
+able accordingly actual actually additional additionally afterwards ago ahead almost along already although always
+amount another anyway apart apparently appreciate around ask asked asking asks assist assistance available away back
+bad basically become becomes best better big bit brief briefly bring bunch call called came care carefully certain
+certainly cheers clear clearly come comes coming consider considering couple course curious currently day days dear
+definitely despite different difficult directly easily easy enough entire entirely especially exact exactly example
+fact far feel feeling felt final finally fine first five following former four fully gave general get gets getting
+give given gives giving glad go goes going gone gonna good got gotta great guess guys half happen happened happening
+happens happy hard hardly hello help helped helpful helping helps hey hi hope hopefully idea ideally immediately
+important include included includes including indeed instead interested interesting involving issue keep keeps kept
+kind kinda knew know known knows largely last lately later least left less like liked likely likes little long look
+looked looking looks lot lots love lovely made main mainly make makes making many matter maybe mean means meanwhile
+mention mentioned mere merely mind moreover mostly name namely near nearly necessary need needed needs never
+nevertheless new next nice non normally noted obtain obviously often oh ok okay old otherwise overall particular
+particularly part past people place possible possibly prefer preferably presumably pretty previous previously probably
+problem properly proper provide provided provides providing purpose put quick quickly quite ready real really
+reasonable reasonably recent recently regarding regardless regards related relatively relevant respectively right said
+saw say saying says second secondly see seeing seem seemed seems seen seriously serious several show similar similarly
+simple simply situation small somehow somewhat soon sorry sort specific specifically specify specified start started
+stuff sub suggest suggestion suppose supposed sure take taken takes taking talk tell telling tends thank thanks thing
+things think thinking third thorough thoroughly thought three throughout time times today told tomorrow tonight took
+totally tried tries true truly try trying turn turns twice two type typical typically unless unlikely use used useful
+user users uses using usual usually various version wait want wanted wants watch way ways week weeks well went whole
+wish wonder wondering word words work worked working works worth wrong year years yesterday skill skills
+""".split()  # noqa: SIM905 - a list of 300 strings is harder to read
+)

@@ -12,8 +12,7 @@ from metier.cli.skill.workspace_skills import cache_folder, open_active_catalog,
 from metier.routing.catalog import open_index
 from metier.routing.embeddings import Surroundings, open_similarities
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
-from metier.routing.similar import FoundSimilar, Similarities
-from metier.routing.skill import SkillCandidate
+from metier.routing.skill import FoundSimilar, Similarities, SkillCandidate
 
 app = build_group()
 

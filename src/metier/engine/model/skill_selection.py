@@ -36,8 +36,7 @@ from metier.events.skill import (
 )
 from metier.routing.prefilter import prefilter
 from metier.routing.prefilter import rank_skills as rank_index
-from metier.routing.similar import Similar
-from metier.routing.skill import SkillCandidate
+from metier.routing.skill import Similar, SkillCandidate
 
 _LOADED_CODES = frozenset(
     {

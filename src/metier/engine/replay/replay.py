@@ -41,7 +41,7 @@ from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.failures import CallFailed, ContextTooLong, ToolsUnsupported
 from metier.providers.feature_support import Feature
-from metier.routing.similar import FoundSimilar, Similar
+from metier.routing.skill import FoundSimilar, Similar
 from metier.store.base import Lease
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
