@@ -3,11 +3,9 @@
 It doesn't contain bodies; `skill.load_skill` reads one on demand. A catalog is immutable: load it again to see changes.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast, override
 
 from msgspec import Struct
 
@@ -49,71 +47,26 @@ class CatalogSkill(Struct, frozen=True, kw_only=True):
         return Path(self.path).parent
 
 
-class SkillContent(NamedTuple):
-    """Identity and digest of a skill file. Those of all skills identify an index of the catalog."""
-
-    id: str
-    name: str
-    digest: str
-
-
-class LateSequence[T](Sequence[T]):
-    """A sequence whose values are created on access. Equal to a tuple of the same values."""
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, tuple | LateSequence):
-            return NotImplemented
-        return tuple(self) == tuple(cast("Sequence[object]", other))
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - as a list has none
-
-
-class LateSkills(LateSequence[CatalogSkill]):
-    """The skills of a cached catalog. Most queries don't need to create a `CatalogSkill`."""
-
-    @property
-    @abstractmethod
-    def contents(self) -> Sequence[SkillContent]: ...
-    @property
-    @abstractmethod
-    def sources(self) -> frozenset[SkillSource]: ...
-    @abstractmethod
-    def keep(self, whole: frozenset[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "LateSkills": ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    skills: tuple[CatalogSkill, ...] | LateSkills = ()
+    skills: tuple[CatalogSkill, ...] = ()
     """One skill per name, sorted by name."""
-    shadowed: Sequence[CatalogSkill] = ()
+    shadowed: tuple[CatalogSkill, ...] = ()
     """Skills that are hidden by another skill of the same name."""
-    problems: Sequence[Problem] = ()
+    problems: tuple[Problem, ...] = ()
     """Problems of files, folders and duplicate names."""
     _by_name: dict[str, CatalogSkill] = field(default_factory=dict[str, CatalogSkill], repr=False, compare=False)
     """Index by name, built on the first lookup."""
 
     @property
-    def contents(self) -> Sequence[SkillContent]:
-        """Identities of the skills, in their order."""
-        if isinstance(self.skills, LateSkills):
-            return self.skills.contents
-        return [SkillContent(skill.id, skill.name, skill.digest) for skill in self.skills]
-
-    @property
     def sources(self) -> frozenset[SkillSource]:
         """Sources that have at least one of the skills."""
-        if isinstance(self.skills, LateSkills):
-            return self.skills.sources
         return frozenset(skill.source for skill in self.skills)
 
     def keep(self, whole: Iterable[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "Catalog":
         """Return a catalog with all skills of the sources in `whole` and the `wanted` ones of the others."""
         sources = frozenset(whole)
-        if isinstance(self.skills, LateSkills):
-            skills = self.skills.keep(sources, wanted)
-        else:
-            skills = tuple(skill for skill in self.skills if skill.source in sources or wanted(skill))
+        skills = tuple(skill for skill in self.skills if skill.source in sources or wanted(skill))
         return Catalog(skills=skills, shadowed=self.shadowed, problems=self.problems)
 
     def find(self, name: str) -> CatalogSkill | None:

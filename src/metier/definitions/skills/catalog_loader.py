@@ -1,16 +1,22 @@
 """Loads the catalog: the front matter of every skill, from its file or from a cache."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from msgspec.structs import replace
 
 from metier.definitions.files.walk import FoundDefinition, Walk
-from metier.definitions.problems import Problem, Severity
+from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
-from metier.definitions.skills.catalog_cache import CachedCatalog, CatalogCache, Payload, Seen, digest_content, stamp_of
-from metier.definitions.skills.skill import SkillDefinition, parse_once
+from metier.definitions.skills.catalog_cache import (
+    CachedCatalog,
+    CatalogCache,
+    ParsedFile,
+    Seen,
+    digest_content,
+    stamp_of,
+)
+from metier.definitions.skills.skill import parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
 from metier.definitions.skills.skill_names import list_shared_names
 from metier.definitions.skills.sources import SkillSource
@@ -43,73 +49,50 @@ def _read_source(
     source: SkillSource, cache: CatalogCache | None, *, seen: Seen, problems: list[Problem]
 ) -> list[CatalogSkill]:
     walk = Walk(source.folder, FILE_NAME, within=source.within, folders=[] if cache else None)
-    files = [(found, stamp_of(found.stat)) for found in walk]
-    known = [cache.find(found.path, stamp) if cache else None for found, stamp in files]
     skills: list[CatalogSkill] = []
-    for (found, stamp), remembered in zip(files, known, strict=True):
-        payload = _read_payload(found, own=source.is_own) if remembered is None else remembered
-        if remembered is None and cache:
-            cache.keep(found.path, stamp, payload)
+    for found in walk:
+        stamp = stamp_of(found.stat)
+        parsed = cache.find(found.path, stamp) if cache else None
+        if parsed is None:
+            parsed = _parse_file(found, source)
+            if cache:
+                cache.keep(found.path, stamp, parsed)
         seen.files.append((found.path, stamp))
-        own = _unpack_problems(payload, found.path)
-        problems.extend(own)
-        if payload[0] is not None:
-            skills.append(_unpack(payload, found, source=source, problems=own))
+        problems.extend(parsed.problems)
+        if parsed.skill is not None:
+            # The cache is per folder; the same folder can be a source of another kind.
+            skills.append(replace(parsed.skill, source=source))
     problems.extend(walk.problems)
     seen.add_walk(walk)
     return skills
 
 
-def _read_payload(found: FoundDefinition, *, own: bool) -> Payload:
-    """Read a file and return its value for the cache: the fields of a usable skill, and the problems."""
+def _parse_file(found: FoundDefinition, source: SkillSource) -> ParsedFile:
     file = Path(found.path)
     problems = misnamed(file)
     data = read_skill_file(file, limit=MAX_FILE_BYTES, within=found.within)
     if isinstance(data, Problem):
-        return [None, _pack_problems((*problems, data))]
-    reading = parse_once(data, file=file, id=found.id, own=own)
-    return [
-        _pack(reading.skill, digest_content(data)) if reading.skill else None,
-        _pack_problems((*problems, *reading.problems)),
-    ]
-
-
-def _pack(skill: SkillDefinition, digest: str) -> list[object]:
-    return [skill.name, skill.description, skill.version, skill.license, skill.tags, skill.allowed_tools, digest]
-
-
-def _pack_problems(problems: Iterable[Problem]) -> list[object]:
-    return [[problem.severity, problem.code, problem.message, problem.line, problem.hint] for problem in problems]
-
-
-def _unpack_problems(payload: Payload, path: str) -> tuple[Problem, ...]:
-    # The format is that of `_pack_problems`; the cache returns nothing else.
-    raw = cast("list[tuple[Severity, str, str, int | None, str]]", payload[1])
-    return tuple(
-        Problem(severity=severity, code=code, message=message, file=path, line=line, hint=hint)
-        for severity, code, message, line, hint in raw
-    )
-
-
-def _unpack(
-    payload: Payload, found: FoundDefinition, *, source: SkillSource, problems: tuple[Problem, ...]
-) -> CatalogSkill:
-    # The format is that of `_pack`; the cache returns nothing else.
-    name, description, version, license_, tags, tools, digest = cast(
-        "tuple[str, str, str | None, str | None, list[str], list[str], str]", payload[0]
-    )
-    return CatalogSkill(
-        id=found.id,
-        name=name,
-        description=description,
-        path=found.path,
-        source=source,
-        version=version,
-        license=license_,
-        tags=tuple(tags),
-        allowed_tools=tuple(tools),
-        digest=digest,
-        problems=problems,
+        return ParsedFile(None, (*problems, data))
+    reading = parse_once(data, file=file, id=found.id, own=source.is_own)
+    problems = (*problems, *reading.problems)
+    skill = reading.skill
+    if skill is None:
+        return ParsedFile(None, problems)
+    return ParsedFile(
+        CatalogSkill(
+            id=found.id,
+            name=skill.name,
+            description=skill.description,
+            path=found.path,
+            source=source,
+            version=skill.version,
+            license=skill.license,
+            tags=skill.tags,
+            allowed_tools=skill.allowed_tools,
+            digest=digest_content(data),
+            problems=problems,
+        ),
+        problems,
     )
 
 
