@@ -14,7 +14,7 @@ from metier.cli.policy import CheckedRules, render_rules, try_examples, try_rule
 from metier.cli.shared.context import current_file, current_workspace, home_folder
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
-from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import count, located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places
 from metier.cli.task import validate as validate_tasks
@@ -34,10 +34,6 @@ from metier.telemetry.excerpt import one_line
 _MARKS = {"active": "✓", "inactive": "○", "failed": "✗"}
 _PLAIN_MARKS = {"active": "[ok]", "inactive": "[--]", "failed": "[!!]"}
 _REASON_WIDTH = 200
-
-
-def check_skills(places: SkillPlaces) -> StatusReport:
-    return anyio.run(examine_skills, places, os.environ)
 
 
 def has_failed(report: StatusReport) -> bool:
@@ -174,10 +170,6 @@ def _file_as_json(file: CheckedFile) -> dict[str, object]:
     }
 
 
-def located_as_json(problem: Problem) -> dict[str, object]:
-    return {**problem_as_json(problem), "file": problem.file, "hint": problem.hint}
-
-
 def _write_validation(found: Validation, settings: tuple[Problem, ...]) -> None:
     for problem in (*settings, *found.problems):
         write_line(problem.render())
@@ -206,7 +198,7 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
     if ctx.invoked_subcommand is not None:
         return 0
     places = open_places(skills_dir)
-    skills = check_skills(places)
+    skills = anyio.run(examine_skills, places, os.environ)
     found, _ = validate_folder(current_workspace())
     rules, broken = _try_rules()
     problems = [*found.problems, *(problem for problem in broken if problem not in found.problems)]

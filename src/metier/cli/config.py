@@ -60,9 +60,7 @@ def set_(
 ) -> None:
     """Change a setting."""
     change = change_setting(key, value, mine=mine)
-    report_change(change)
-    if as_json:
-        write_json({"file": str(change.file), "key": change.key, "value": change.value})
+    report_change(change, as_json=as_json)
 
 
 @app.command("validate", hidden=True)
@@ -231,10 +229,12 @@ def write_setting(file: Path, key: str, rendered: str) -> None:
         renew_trust(folder)
 
 
-def report_change(change: Change) -> None:
+def report_change(change: Change, *, as_json: bool = False) -> None:
     warn_line(f"{change.file}: {change.key} is now {change.value}")
     if change.overridden_by:
         warn_line(f"warning: {change.overridden_by} is set in the environment and overrides the file")
+    if as_json:
+        write_json({"file": str(change.file), "key": change.key, "value": change.value})
 
 
 def _get_leaf(key: str) -> Leaf:

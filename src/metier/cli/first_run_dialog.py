@@ -14,7 +14,7 @@ from metier.cli.chat.command import talk
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.open_host import needs_model
-from metier.cli.shared.output import printable, warn_line
+from metier.cli.shared.output import count, printable, warn_line
 from metier.cli.trust import is_trusted_folder, trust_new_folder
 from metier.definitions.files.user_folders import get_config_folder
 from metier.errors import MetierError, UsageError
@@ -92,8 +92,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
             return ()
         warn_line(f"Connecting to {candidate.label} …")
         models = candidate.models or anyio.run(check_candidate, candidate, environ)
-        count = f"{len(models)} model{'' if len(models) == 1 else 's'}"
-        warn_line(f"Connected{f': {count}' if models else ''}.")
+        warn_line(f"Connected{f': {count(len(models), "model")}' if models else ''}.")
         return models
 
     def _read_address(self) -> Candidate:

@@ -126,9 +126,7 @@ def backtest_runs(
 
     found = anyio.run(read)
     if as_json:
-        write_json(
-            {"runs": found.runs, "calls": found.calls, "changes": [to_builtins(change) for change in found.changes]}
-        )
+        write_json(to_builtins(found))
         return
     for change in found.changes:
         call = f"{change.tool} {json.dumps(change.arguments, ensure_ascii=False)}"

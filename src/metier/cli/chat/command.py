@@ -125,7 +125,7 @@ async def _converse(host: Host, request: ChatRequest, options: ChatOptions) -> i
 
 def open_screen(conversation: Chat, *, history: Path) -> Screen:
     """Open the full screen at a terminal, and the plain one for a pipe, a file or a dumb terminal."""
-    is_terminal = all(not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    is_terminal = is_at_terminal()
     if not is_terminal or os.environ.get("TERM", "dumb") in ("dumb", ""):
         return PlainScreen(is_terminal=is_terminal)
     # The import takes a fifth of a second, which a pipe does not need.

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from pydantic import JsonValue
 from rich.cells import cell_len, set_cell_size
@@ -206,15 +206,7 @@ class ListedChat(Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
     def as_json(self) -> dict[str, JsonValue]:
-        return {
-            "context_id": self.context_id,
-            "turns": self.turns,
-            "status": self.status,
-            "cost_usd": self.cost_usd,
-            "first_message": self.first_message,
-            "last_message": self.last_message,
-            "updated_at": self.updated_at.isoformat(timespec="seconds"),
-        }
+        return {**to_builtins(self), "updated_at": self.updated_at.isoformat(timespec="seconds")}
 
     def render(self, *, width: int) -> str:
         """`2 h  4 turns  $0.021  Translate the note  20260102-030405-…`."""

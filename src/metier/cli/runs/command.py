@@ -158,7 +158,7 @@ def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
     """Print the file changes of each step, or why they are unknown. Steps without changes are omitted."""
     steps = anyio.run(_read, run, config)
     if as_json:
-        write_json([to_builtins(step) for step in steps])
+        write_json(to_builtins(steps))
         return
     for step in steps:
         unknown = f", unknown changes: {step.unknown}" if step.unknown else ""
@@ -194,32 +194,21 @@ def watch(
             run_id = (await runs.find(run)).run_id
             with ticking(sink):
                 await runs.follow(run_id, sink)
-            outcome = await runs.get_outcome(run_id)
-            if isinstance(sink, ShownRun):
-                sink.answer = outcome.result
-            sink.close()
-            return outcome
+            return await runs.get_outcome(run_id)
 
-    outcome = anyio.run(work)
-    if outcome.status == "in_progress":
-        return _report_interrupted(outcome.run_id)
-    return outcome.exit_code
+    return _close(sink, anyio.run(work))
 
 
-async def _finish(runtime: Runtime, run_id: str, sink: Sink) -> int:
-    state = await runtime.read(run_id)
+def _close(sink: Sink, outcome: RunOutcome) -> int:
+    """Show the end of a followed run and return its exit code."""
     if isinstance(sink, ShownRun):
-        sink.answer = state.result
+        sink.answer = outcome.result
     sink.close()
-    if state.status == "in_progress":
-        return _report_interrupted(state.run_id)
-    return (await get_status(runtime.store, state)).exit_code()
-
-
-def _report_interrupted(run_id: str) -> int:
-    """Report a run whose log ended although the run did not: its process was killed."""
-    warn_line(f"This run's process is gone; resume it with `agent resume {run_id}`")
-    return FAILED
+    if outcome.status == "in_progress":
+        # The log ended although the run did not: its process was killed.
+        warn_line(f"This run's process is gone; resume it with `agent resume {outcome.run_id}`")
+        return FAILED
+    return outcome.exit_code
 
 
 @app.command()
@@ -232,7 +221,7 @@ def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config
     sink = build_reader(build_host_redactor(host), verbosity=EVENTS if events else verbose, as_json=False)
     prompter = find_asker()
 
-    async def work() -> int:
+    async def work() -> RunOutcome:
         async with open_runtime(host) as runtime:
             run_id = (await runtime.find(run)).run_id
             with closing(Follower(runtime, run_id)) as follower:
@@ -241,9 +230,9 @@ def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config
                         await follow(follower, sink)
                     state = await runtime.read(run_id)
                     if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
-                        return await _finish(runtime, run_id, sink)
+                        return await build_local_runs(runtime, None).get_outcome(run_id)
 
-    return anyio.run(work)
+    return _close(sink, anyio.run(work))
 
 
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:

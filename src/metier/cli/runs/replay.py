@@ -74,10 +74,7 @@ def _build_divergence(divergence: Divergence) -> dict[str, JsonValue]:
         "sentence": divergence.sentence,
         "recorded": _build_entry(divergence.recorded),
         "replayed": _build_entry(divergence.replayed),
-        "differences": [
-            {"path": found.path, "recorded": found.recorded, "replayed": found.replayed}
-            for found in divergence.differences
-        ],
+        "differences": to_builtins(divergence.differences),
     }
 
 
@@ -221,7 +218,7 @@ def list_points(run: str, config: Config, *, as_json: bool) -> int:
 
     points = anyio.run(work)
     if as_json:
-        write_json([to_builtins(point) for point in points])
+        write_json(to_builtins(points))
         return 0
     for point in points:
         write_line(f"{point.number:>5}  turn {point.turn:<3}  after {point.kind:<20}  next {point.phase}")

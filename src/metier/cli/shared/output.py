@@ -118,3 +118,8 @@ def problem_as_json(problem: Problem) -> dict[str, object]:
         "line": problem.line,
         "message": problem.message,
     }
+
+
+def located_as_json(problem: Problem) -> dict[str, object]:
+    """Build the JSON of a problem whose file the surrounding object does not name."""
+    return {**problem_as_json(problem), "file": problem.file, "hint": problem.hint}

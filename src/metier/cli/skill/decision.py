@@ -5,6 +5,7 @@ import sys
 
 from msgspec import Struct
 
+from metier.cli.shared.context import is_at_terminal
 from metier.cli.skill.view import render_proposal
 from metier.errors import UsageError
 from metier.skills.install.operations import Answer, Proposal
@@ -42,7 +43,7 @@ def decide_interactively(question: str, *, flag: str) -> bool:
 
 def ask_at_terminal(prompt: str) -> str | None:
     """Ask at the terminal and return the reply in lower case; None without a terminal."""
-    return _ask(prompt) if _has_terminal() else None
+    return _ask(prompt) if is_at_terminal() else None
 
 
 def say(line: str) -> None:
@@ -62,9 +63,5 @@ def _ask(prompt: str) -> str:
 
 
 def _check_terminal(hint: str) -> None:
-    if not _has_terminal():
+    if not is_at_terminal():
         raise UsageError("Cannot ask for confirmation: not a terminal", hint=hint)
-
-
-def _has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -202,7 +202,7 @@ def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None
         )
     wanted = [canonical_name(package.definition.name) for package in found]
     change = _write_enabled((*(() if isinstance(selection, str) else selection), *wanted), mine=mine)
-    _report_enabled(change, as_json=as_json)
+    report_change(change, as_json=as_json)
     for package in found:
         if not is_trusted(package):
             name = canonical_name(package.definition.name)
@@ -226,7 +226,7 @@ def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> Non
                 raise _not_found(name, skills)
             warn_line(f"{name} was not enabled")
     change = _write_enabled([name for name in enabled if name not in dropped], mine=mine)
-    _report_enabled(change, as_json=as_json)
+    report_change(change, as_json=as_json)
 
 
 def _read_enabled() -> Selection:
@@ -240,12 +240,6 @@ def _read_enabled() -> Selection:
 def _write_enabled(names: Sequence[str], *, mine: bool) -> Change:
     listed = ",".join(dict.fromkeys(canonical_name(name) for name in names))
     return change_setting(KEY, listed or "none", mine=mine)
-
-
-def _report_enabled(change: Change, *, as_json: bool) -> None:
-    report_change(change)
-    if as_json:
-        write_json({"file": str(change.file), "key": change.key, "value": change.value})
 
 
 def _get_package(name: str, skills: FoundSkills) -> SkillPackage:

@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 import anyio
 import typer
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson, SkillsDir
-from metier.cli.shared.output import count, warn_line, write_json, write_line
+from metier.cli.shared.output import count, located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import get_winner, open_skill_confinement
 from metier.cli.skill.workspace_skills import SkillPlaces, find_named_folder, open_places
 from metier.context.disclosure import DisclosureLimits, SkillText, disclose_overview, render_catalog
@@ -255,7 +255,7 @@ async def _try_help(toolbox: Toolbox, package: SkillPackage, script: Script) -> 
     arguments: dict[str, JsonValue] = {"skill_name": package.definition.name, "script_name": script.name}
     result = await toolbox.call("script_help", arguments, ToolContext(workspace=package.folder))
     if not result.ok:
-        return Trial(name=name, ok=False, message=_say(result))
+        return Trial(name=name, ok=False, message=result.error or _NO_REASON)
     text = str(_get_result(result).get("help_text", ""))
     if not text:
         return Trial(name=name, ok=False, message="It prints nothing")
@@ -270,7 +270,7 @@ async def _try_json(toolbox: Toolbox, package: SkillPackage, *, name: str, scrip
         "json": True,
     }
     result = await toolbox.call("script_run", arguments, ToolContext(workspace=package.folder))
-    return Trial(name=name, ok=result.ok, message="" if result.ok else _say(result))
+    return Trial(name=name, ok=result.ok, message="" if result.ok else result.error or _NO_REASON)
 
 
 async def _try_toolsets(package: SkillPackage, confinement: Confinement) -> list[Trial]:
@@ -319,11 +319,8 @@ def _get_result(result: ToolResult) -> dict[str, JsonValue]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _say(result: ToolResult) -> str:
-    return result.error or "It failed"
-
-
 _DENIED = 5
+_NO_REASON = "It failed"
 
 
 def try_out(
@@ -442,14 +439,7 @@ def _write(package: SkillPackage, trials: list[Trial], problems: list[Problem], 
 def _shorten(problem: Problem, package: SkillPackage) -> Problem:
     """Render a problem with its file relative to the skill, because all share the folder."""
     short = problem.file.removeprefix(f"{package.folder}{os.sep}")
-    return Problem(
-        severity=problem.severity,
-        code=problem.code,
-        message=problem.message,
-        file="" if short == str(package.folder) else short,
-        line=problem.line,
-        hint=problem.hint,
-    )
+    return replace(problem, file="" if short == str(package.folder) else short)
 
 
 def _as_json(
@@ -461,18 +451,6 @@ def _as_json(
         "source": package.source,
         "passed": errors == 0,
         "tokens": tokens,
-        "trials": [
-            {"name": trial.name, "ok": trial.ok, "message": trial.message, "warning": trial.warning} for trial in trials
-        ],
-        "problems": [
-            {
-                "severity": problem.severity,
-                "code": problem.code,
-                "file": problem.file,
-                "line": problem.line,
-                "message": problem.message,
-                "hint": problem.hint,
-            }
-            for problem in problems
-        ],
+        "trials": [to_builtins(trial) for trial in trials],
+        "problems": [located_as_json(problem) for problem in problems],
     }
