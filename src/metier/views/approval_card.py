@@ -13,6 +13,7 @@ from rich.text import Text
 from metier.telemetry.sanitize import reveal, sanitize_line
 from metier.tools.base import NO_CHANGE
 from metier.views.call_line import build_line
+from metier.views.closing import indent
 from metier.views.diff import is_diff, render_diff
 
 MAX_LINES = 40
@@ -123,7 +124,7 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
         for line in render_diff(
             card.preview, width=width - 2, most=most, names_file=card.tool not in ("Write", "Edit")
         ):
-            yield _indent(line)
+            yield indent(line)
         return
     if card.tool in ("Write", "Edit") and card.preview == NO_CHANGE:
         yield Text(f"{_INDENT}{NO_CHANGE}")
@@ -153,12 +154,6 @@ def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Itera
         yield Text.assemble(_INDENT, (lead, "dim"), (cut.expandtabs(4), style))
     if left := len(lines) - len(shown):
         yield Text(f"{_INDENT}… {left:,} more lines; ? shows all", "dim italic")
-
-
-def _indent(line: Text) -> Text:
-    indented = Text(_INDENT, no_wrap=True)
-    indented.append_text(line)
-    return indented
 
 
 def name_call(card: ApprovalCard) -> str:

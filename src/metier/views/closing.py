@@ -1,4 +1,4 @@
-"""The closing line of a run: status, turns, tokens, cost, time, ID. Also formats for such numbers. Pure."""
+"""The closing line of a run: status, turns, tokens, cost, time, ID. Also formats of numbers and lines. Pure."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,15 @@ _SEPARATOR = " · "
 
 def render_closing(view: RunView, *, width: int) -> Text:
     """Render one line. On a narrow screen it has fewer parts instead of being wrapped."""
-    first, *rest = next((each for each in _list_wordings(view) if _measure(each) < width), _name_briefly(view))
+    first, *rest = next(
+        (each for each in _list_wordings(view) if _measure(each) < width),
+        [_name_status(view), f"run {_shorten(view.run_id)}"],
+    )
     text = Text(first, _STYLES.get(view.status, "red"))
     for part in rest:
         text.append(_SEPARATOR, "dim")
         text.append(part, "dim")
-    text.truncate(max(1, width - 1), overflow="ellipsis")
-    text.no_wrap = True
-    return text
+    return fit(text, max(1, width - 1))
 
 
 def _list_wordings(view: RunView) -> Iterator[list[str]]:
@@ -30,10 +31,6 @@ def _list_wordings(view: RunView) -> Iterator[list[str]]:
     yield _list_parts(view, short)
     yield _list_parts(view, short, with_cached=False)
     yield [part for part in _list_parts(view, short, with_cached=False) if part != format_cost(None)]
-
-
-def _name_briefly(view: RunView) -> list[str]:
-    return [_name_status(view), f"run {_shorten(view.run_id)}"]
 
 
 def _measure(parts: list[str]) -> int:
@@ -50,7 +47,7 @@ def _name_status(view: RunView) -> str:
 
 def _list_parts(view: RunView, run_id: str, *, with_cached: bool = True) -> list[str]:
     usage = view.total_usage
-    parts = [_name_status(view), _count(view.total_turns, "turn")]
+    parts = [_name_status(view), format_count(view.total_turns, "turn")]
     if usage.input_tokens or usage.output_tokens:
         cached = f" ({format_tokens(usage.cached_tokens)} cached)" if usage.cached_tokens and with_cached else ""
         parts += [f"{format_tokens(usage.input_tokens)} in{cached}", f"{format_tokens(usage.output_tokens)} out"]
@@ -110,5 +107,24 @@ def format_age(seconds: float) -> str:
     return f"{minutes // 60} h" if minutes < 24 * 60 else f"{minutes // (24 * 60):,} d"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Format a number with its noun: `1 run`, `2,000 runs`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def fit(text: Text, width: int) -> Text:
+    """Truncate to one screen line. Cut by characters first, because measuring a line of a megabyte takes too long."""
+    if len(text) > 4 * width:
+        text = text[: 4 * width]
+    text.truncate(width, overflow="ellipsis")
+    text.no_wrap = True
+    return text
+
+
+def indent(text: Text, depth: int = 1) -> Text:
+    """Indent a line by two columns per level."""
+    if not depth:
+        return text
+    indented = Text("  " * depth, no_wrap=text.no_wrap)
+    indented.append_text(text)
+    return indented

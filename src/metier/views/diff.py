@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from rich.text import Text
 
 from metier.telemetry.sanitize import reveal
+from metier.views.closing import fit, indent
 from metier.views.run_view import StepView
 
 MAX_LINES = 80
@@ -72,13 +73,7 @@ def render_change(step: StepView, *, width: int, most: int | None = MAX_LINES) -
     """Render the change of a step that wrote a file, below the line that names the file; empty for other steps."""
     unified = build_step_diff(step)
     left = max(0, step.diff_lines - unified.count("\n") - 1)
-    return [_indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False, left=left)]
-
-
-def _indent(line: Text) -> Text:
-    indented = Text("  ", no_wrap=True)
-    indented.append_text(line)
-    return indented
+    return [indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False, left=left)]
 
 
 def render_diff(
@@ -87,7 +82,7 @@ def render_diff(
     """Render one screen line per diff line, then the number of further lines, with `left` missing ones."""
     lines = list(_list_lines(unified, names_file=names_file))
     shown = lines if most is None else lines[:most]
-    rendered = [_fit(text, width) for text in shown]
+    rendered = [fit(text, width) for text in shown]
     if left := left + len(lines) - len(shown):
         rendered.append(Text(f"… {left:,} more lines of diff", "dim italic"))
     return rendered
@@ -153,10 +148,3 @@ def _numbered(number: int, line: str, style: str) -> Text:
 def _is_whole(value: JsonValue) -> bool:
     """The event log keeps the beginning of a long value, and says so at its end."""
     return isinstance(value, str) and not (value.endswith("]") and "characters, " in value[-120:])
-
-
-def _fit(text: Text, width: int) -> Text:
-    cut = text[: 4 * width] if len(text) > 4 * width else text
-    cut.truncate(width, overflow="ellipsis")
-    cut.no_wrap = True
-    return cut

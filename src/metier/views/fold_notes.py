@@ -55,6 +55,7 @@ from metier.events.step import (
 from metier.events.task import TaskPlanned, TaskStepChanged
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
+from metier.views.closing import format_count
 from metier.views.run_view import NoteLevel, NoteView, RunView
 
 type Words = tuple[NoteLevel, Callable[[Any], str]]
@@ -77,10 +78,6 @@ def _read_wording(payload: Payload) -> tuple[NoteLevel, str]:
     return level, f"{wording.status} {wording.detail}".format(p=payload)
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
-
-
 def _describe_mcp(payload: McpServerReported) -> str:
     words = {"not_accepted": "is left out", "started": "started", "ended": "ended", "changed": "changed"}
     return f"server {payload.server} {words[payload.state]}: {payload.message}"
@@ -88,12 +85,12 @@ def _describe_mcp(payload: McpServerReported) -> str:
 
 def _describe_prefilter(payload: SkillPrefilterCompleted) -> str:
     names = ", ".join(candidate.skill_name for candidate in payload.candidates[:5])
-    return f"{_count(payload.considered, 'skill')} ranked{f': {names}' if names else ''}"
+    return f"{format_count(payload.considered, 'skill')} ranked{f': {names}' if names else ''}"
 
 
 def _describe_disclosure(payload: SkillDisclosureLoaded) -> str:
     names = ", ".join(file.path for file in payload.files[:4])
-    size = f"stage {payload.stage}, {_count(payload.total_tokens, 'token')}"
+    size = f"stage {payload.stage}, {format_count(payload.total_tokens, 'token')}"
     return f"{payload.skill_name or 'catalog'}: {size}{f' ({names})' if names else ''}"
 
 
@@ -158,7 +155,9 @@ NOTES: dict[type[Payload], Words] = {
     SkillProblemFound: ("warning", _describe_skill_problem),
     PromptLayerCut: (
         "warning",
-        lambda p: f"{p.source} is too long for its layer: {_count(p.left_out_characters, 'character')} are left out",
+        lambda p: (
+            f"{p.source} is too long for its layer: {format_count(p.left_out_characters, 'character')} are left out"
+        ),
     ),
     PinnedDefinitionUsed: (
         "warning",
@@ -179,13 +178,15 @@ NOTES: dict[type[Payload], Words] = {
     RunReopened: ("info", lambda p: f"reopened: {p.reason}"),
     LimitsRaised: ("info", _describe_raised),
     SignalReceived: ("warning", _describe_signal),
-    LogRepaired: ("warning", lambda p: f"the event log was repaired: {_count(p.dropped_bytes, 'byte')} dropped"),
-    ArtifactWritten: ("detail", lambda p: f"wrote {p.path} ({_count(p.bytes, 'byte')})"),
+    LogRepaired: ("warning", lambda p: f"the event log was repaired: {format_count(p.dropped_bytes, 'byte')} dropped"),
+    ArtifactWritten: ("detail", lambda p: f"wrote {p.path} ({format_count(p.bytes, 'byte')})"),
     PlanUpdated: ("plan", lambda p: f"plan: {p.summary}"),
     Handoff: ("detail", lambda p: f"{p.from_skill} hands over to {p.to_skill}: {p.rationale}"),
     SkillCatalogLoaded: (
         "detail",
-        lambda p: f"{_count(p.skills, 'skill')} in the catalog{f', {p.problems} with problems' if p.problems else ''}",
+        lambda p: (
+            f"{format_count(p.skills, 'skill')} in the catalog{f', {p.problems} with problems' if p.problems else ''}"
+        ),
     ),
     EmbeddingsUnavailable: ("warning", lambda p: f"skills are ranked by words only: {p.reason}"),
     SkillPrefilterCompleted: ("detail", _describe_prefilter),
@@ -212,7 +213,7 @@ NOTES: dict[type[Payload], Words] = {
         lambda p: f"step {p.step_id}: {p.answered_by or 'a user'} answered {p.answer!r}",
     ),
     SkillWithoutTools: ("warning", lambda p: p.message),
-    TaskPlanned: ("info", lambda p: f"task {p.task_id}: {_count(len(p.steps), 'step')}"),
+    TaskPlanned: ("info", lambda p: f"task {p.task_id}: {format_count(len(p.steps), 'step')}"),
     TaskStepChanged: ("detail", _describe_step_of_task),
     ResultChecked: (
         "warning",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from metier.events.task import TaskStepState
 from metier.telemetry.sanitize import sanitize, sanitize_line
-from metier.views.closing import format_seconds, get_seconds
+from metier.views.closing import fit, format_count, format_seconds, get_seconds, indent
 from metier.views.diff import count_changes, render_change
 from metier.views.run_view import NoteLevel, NoteView, RunView, StepState, StepView
 
@@ -51,7 +51,6 @@ _CHANGED = frozenset({"content", "old", "new", "old_string", "new_string"})
 _EXIT_CODE = re.compile(r"\[exit code \d+\]")
 _LABEL = re.compile(r"\[(?:stderr|stdout)\]")
 _INDENT = "    "
-_TAB = 4
 _LEAST = 8
 _MAX_TASK = 400
 
@@ -71,7 +70,7 @@ def render_step(step: StepView, *, width: int, now: datetime | None = None, fram
         text.append(_cut(step.line, room))
     text.append(extent, "dim")
     text.append(end, "dim" if step.state in ("running", "succeeded") else style)
-    return _fit(text, width)
+    return fit(text, width)
 
 
 def is_counted(step: StepView) -> bool:
@@ -117,10 +116,10 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
     total = step.output_lines - (len(given) - len(lines))
     left = max(total, len(lines)) - len(shown) if shown else 0
     style = "red" if is_bad else "dim"
-    rendered = [_fit(Text(_INDENT + _expand(line), style), width) for line in shown]
+    rendered = [fit(Text(_INDENT + line.expandtabs(4), style), width) for line in shown]
     if left > 0:
-        more = f"… {left:,} more {'line' if left == 1 else 'lines'}"
-        rendered.insert(0 if is_bad else len(rendered), _fit(Text(_INDENT + more, "dim italic"), width))
+        more = format_count(left, "more line")
+        rendered.insert(0 if is_bad else len(rendered), fit(Text(f"{_INDENT}… {more}", "dim italic"), width))
     return rendered
 
 
@@ -134,7 +133,9 @@ def render_whole_step(step: StepView, *, width: int) -> list[Text]:
             continue
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         shown = sanitize(f"{name}: {written}").splitlines()
-        lines += [_fit(Text(("  " if at else " ") * 2 + _expand(line), "cyan"), width) for at, line in enumerate(shown)]
+        lines += [
+            fit(Text(("  " if at else " ") * 2 + line.expandtabs(4), "cyan"), width) for at, line in enumerate(shown)
+        ]
     return [*lines, *change, *render_output(step, width=width, most=None)]
 
 
@@ -147,13 +148,13 @@ def render_agent(run: RunView, *, width: int, now: datetime | None = None, frame
     seconds = get_seconds(run)
     if not run.is_over and now is not None and run.started_at is not None:
         seconds = max(0.0, (now - run.started_at).total_seconds())
-    end = f" · {steps} {'step' if steps == 1 else 'steps'} · {format_seconds(seconds)}"
+    end = f" · {format_count(steps, 'step')} · {format_seconds(seconds)}"
     text = Text.assemble((icon, style), " ", (sanitize_line(run.agent or "agent"), "bold"))
     room = width - text.cell_len - cell_len(end) - 1
     if run.task and room >= _LEAST:
         text.append(f" {_cut(' '.join(sanitize_line(run.task[:_MAX_TASK]).split()), room)}")
     text.append(end, "dim")
-    return _fit(text, width)
+    return fit(text, width)
 
 
 def render_agent_result(run: RunView, *, width: int) -> Iterator[Text]:
@@ -163,9 +164,9 @@ def render_agent_result(run: RunView, *, width: int) -> Iterator[Text]:
             if isinstance(item, StepView) and count_changes(item) != (0, 0):
                 yield indent(render_step(item, width=width - 4), 2)
             elif isinstance(item, NoteView) and item.level in ("warning", "error"):
-                yield indent(_fit(render_note(item, width=width - 4), width - 4), 2)
+                yield indent(fit(render_note(item, width=width - 4), width - 4), 2)
     if run.status != "completed" and run.message:
-        yield _fit(Text(_INDENT + sanitize_line(run.message), "red"), width)
+        yield fit(Text(_INDENT + sanitize_line(run.message), "red"), width)
 
 
 def render_note(note: NoteView, *, width: int) -> Text:
@@ -177,7 +178,7 @@ def render_note(note: NoteView, *, width: int) -> Text:
     if note.level == "heading":
         name, _, why = note.text.partition("  ")
         text = Text.assemble((mark + sanitize_line(name), style), (f"  {sanitize_line(why)}" if why else "", "dim"))
-    return _fit(text, width)
+    return fit(text, width)
 
 
 def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) -> Text | None:
@@ -192,20 +193,7 @@ def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) 
     else:
         who = sanitize_line(waiting.text)
         said = f"{f'{who} replies' if view.draft else f'waiting for {who}'}   {format_seconds(since)}"
-    return _fit(Text.assemble((SPINNER[frame % len(SPINNER)], "cyan"), " ", (said, "dim")), width)
-
-
-def indent(text: Text, depth: int) -> Text:
-    """Indent the line of a child run."""
-    if not depth:
-        return text
-    indented = Text("  " * depth)
-    indented.append_text(text)
-    return indented
-
-
-def _expand(line: str) -> str:
-    return line.expandtabs(_TAB)
+    return fit(Text.assemble((SPINNER[frame % len(SPINNER)], "cyan"), " ", (said, "dim")), width)
 
 
 def _cut(text: str, width: int) -> str:
@@ -215,15 +203,6 @@ def _cut(text: str, width: int) -> str:
     shown = Text(text[: width + 1])
     shown.truncate(width, overflow="ellipsis")
     return shown.plain
-
-
-def _fit(text: Text, width: int) -> Text:
-    """Truncate to one screen line. Cut by characters first, because measuring a line of a megabyte takes too long."""
-    if len(text) > 4 * width:
-        text = text[: 4 * width]
-    text.truncate(width, overflow="ellipsis")
-    text.no_wrap = True
-    return text
 
 
 type ItemState = Literal["pending", "in_progress", "done", "dropped", "failed"]
@@ -282,7 +261,4 @@ def render_checklist(items: Sequence[ChecklistItem], *, width: int, room: int | 
 def _render_item(item: ChecklistItem, width: int) -> Text:
     mark, mark_style, style = _MARKS[item.state]
     line = Text.assemble((mark, mark_style), " ", (" ".join(sanitize_line(item.text).split()), style))
-    line = line[: 4 * width]
-    line.truncate(max(_MARGIN, width), overflow="ellipsis")
-    line.no_wrap = True
-    return line
+    return fit(line, max(_MARGIN, width))

@@ -21,12 +21,11 @@ from metier.telemetry.live_text import LiveText
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.views.blocks import BlockSplitter
-from metier.views.closing import render_closing
+from metier.views.closing import indent, render_closing
 from metier.views.diff import render_change
 from metier.views.fold import add_text, drop_text, fold, with_answer
 from metier.views.lines import (
     EXCERPT_LINES,
-    indent,
     is_counted,
     list_checklist,
     render_agent,
@@ -124,7 +123,7 @@ class LiveRun:
         self._closed = {run.run_id for run in past.walk() if run.is_over}
 
     def write(self, record: EventRecord) -> None:
-        if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self._run_id():
+        if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self.view.run_id:
             self._take_text(self._text.close())
             self._print_blocks(self._text.take_blocks(is_end=True))
         before = self.view
@@ -203,9 +202,6 @@ class LiveRun:
         for run in view.walk():
             self._print_items(run.run_id, is_all=True)
 
-    def _run_id(self) -> str:
-        return self.view.run_id
-
     def _take_text(self, text: str) -> None:
         self.view = add_text(self.view, text)
 
@@ -222,7 +218,7 @@ class LiveRun:
     def _print_blocks(self, blocks: list[str]) -> None:
         if self.shows_text and self._painter.is_live:
             for block in blocks:
-                self._print_block(block)
+                self._print([self._painter.markdown(block)])
 
     def _print_text(self, text: str) -> None:
         if self._painter.is_live:
@@ -230,12 +226,9 @@ class LiveRun:
             whole.feed(text)
             whole.close()
             for block in whole.take_blocks(is_end=True):
-                self._print_block(block)
+                self._print([self._painter.markdown(block)])
         else:
-            self._print_block(self._redactor.redact(sanitize(text)))
-
-    def _print_block(self, block: str) -> None:
-        self._print([self._painter.markdown(block)])
+            self._print([self._painter.markdown(self._redactor.redact(sanitize(text)))])
 
     def _print_new_children(self, before: RunView) -> None:
         """Print the heading of a new child run."""
@@ -261,13 +254,13 @@ class LiveRun:
 
     def _print_items(self, run_id: str, *, is_all: bool = False) -> None:
         run = self.view.find_child(run_id)
-        if run is None or (self._has_blocks and run_id != self._run_id()):
+        if run is None or (self._has_blocks and run_id != self.view.run_id):
             return
         depth = self._get_depth(run_id)
         first = self._printed.get(run_id, 0)
         for number in range(first, len(run.items)):
             item = _without_answer(run.items[number], run)
-            if (run_id, number) in self._ahead or not (is_all or _is_settled(item)):
+            if (run_id, number) in self._ahead or (isinstance(item, StepView) and not (is_all or item.is_over)):
                 continue
             self._ahead.add((run_id, number))
             if rendered := list(self._render_item(item, self._painter.width - 2 * depth)):
@@ -346,7 +339,10 @@ class LiveRun:
             running = [
                 step
                 for step in run.steps[-_MAX_RUNNING:]
-                if step.state == "running" and step.kind != "control" and not self._is_block(step)
+                if step.state == "running"
+                and step.kind != "control"
+                # The blocks of its child runs are shown instead.
+                and not (self._has_blocks and step.child_run_id)
             ]
             for step in running:
                 line = render_step(step, width=room, now=now, frame=self._frame)
@@ -361,10 +357,6 @@ class LiveRun:
         region = [*tail, *lines, *self._list_plan(width)]
         # The blank line between printed lines and the region.
         return [Text(), *region] if region and self._last == "block" and not tail else region
-
-    def _is_block(self, step: StepView) -> bool:
-        """Return True if the step's child runs are shown instead of it."""
-        return self._has_blocks and bool(step.child_run_id)
 
     def _list_plan(self, width: int) -> list[Text]:
         items = list_checklist(self.view)
@@ -396,10 +388,6 @@ class LiveRun:
 
 _MAX_RUNNING = 8
 """Maximum lines of the region."""
-
-
-def _is_settled(item: Item) -> bool:
-    return not isinstance(item, StepView) or item.is_over
 
 
 def _without_answer(item: Item, run: RunView) -> Item:

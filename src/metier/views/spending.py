@@ -8,7 +8,7 @@ from rich.text import Text
 
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.sanitize import sanitize_line
-from metier.views.closing import format_cost, format_tokens
+from metier.views.closing import fit, format_cost, format_count, format_tokens
 from metier.views.run_view import ContextUse, Usage
 
 Grouping = Literal["model", "agent", "skill", "task", "day"]
@@ -61,9 +61,7 @@ def render_totals(totals: list[Total], *, width: int) -> list[Text]:
         bar_width = max(0, min(30, width - room - len(said) - 4))
         bar = _draw(_measure(total, by_cost=by_cost) / most, bar_width)
         line = Text.assemble(f"{name:<{room}}  ", (f"{bar:<{bar_width}}", "green"), "  " if bar_width else "", said)
-        line.truncate(width, overflow="ellipsis")
-        line.no_wrap = True
-        lines.append(line)
+        lines.append(fit(line, width))
     return lines
 
 
@@ -74,7 +72,7 @@ def describe_usage(usage: Usage, *, calls: int) -> str:
         cost = f"{format_cost(usage.cost_usd)} and {usage.unpriced_calls} calls of unknown cost"
     share = f" ({100 * usage.cached_tokens / usage.input_tokens:.0f} % cached)" if usage.cached_tokens else ""
     tokens = f"{format_tokens(usage.input_tokens)} in{share}   {format_tokens(usage.output_tokens)} out"
-    return f"{cost}   {tokens}   {calls:,} {'call' if calls == 1 else 'calls'}"
+    return f"{cost}   {tokens}   {format_count(calls, 'call')}"
 
 
 def _measure(total: Total, *, by_cost: bool) -> float:
@@ -108,7 +106,5 @@ def render_context(used: ContextUse, *, width: int) -> list[Text]:
             ("░" * (bar_width - filled), "dim"),
             f"  {format_tokens(tokens):>6}  {100 * tokens / limit:>3.0f} %",
         )
-        line.truncate(width, overflow="ellipsis")
-        line.no_wrap = True
-        lines.append(line)
+        lines.append(fit(line, width))
     return lines

@@ -32,8 +32,7 @@ from metier.telemetry.call_text import show_call
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.views.call_line import describe_call
-from metier.views.closing import format_cost, format_seconds, format_tokens
-from metier.views.page.environment import count
+from metier.views.closing import format_cost, format_count, format_seconds, format_tokens
 from metier.views.run_view import Usage
 from metier.views.spending import Grouping, Total
 
@@ -176,7 +175,7 @@ def build_latency_chart(sample: Sequence[RunTime], *, first: datetime) -> BarCha
         amounts = [("1", "p50", day.values[middle]), ("7", "p95", day.values[late] - day.values[middle])]
         title = (
             f"{day.name}: p50 {format_seconds(day.values[middle])}, p95 {format_seconds(day.values[late])},"
-            f" {count(day.count, 'run')}"
+            f" {format_count(day.count, 'run')}"
         )
         bars.append(Bar(label=_format_day(day.name), title=title, parts=stack(amounts, top=top)))
     return BarChart(bars=tuple(bars), ticks=build_ticks(top, step, lambda value: f"{value / unit:g} {name}"))

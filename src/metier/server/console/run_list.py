@@ -26,7 +26,7 @@ from metier.server.run_actions import RETRIABLE, retry
 from metier.store.base import ENDED, RUNNABLE, RunRow, RunSearch
 from metier.store.contexts import ContextChange, ContextStore, NewFact
 from metier.store.usage import UNFINISHED, format_hour
-from metier.views.page.environment import count as count_things
+from metier.views.closing import format_count
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")
@@ -252,7 +252,7 @@ async def read_last_day(runtime: Runtime, *, now: datetime) -> LastDay:
         hour = began + timedelta(hours=number)
         key = format_hour(hour)
         parts = stack([("bad", "failed", failed[key]), ("1", "others", runs[key] - failed[key])], top=top)
-        title = f"{hour:%H:%M} UTC: {count_things(runs[key], 'run')}, {failed[key]:,} failed"
+        title = f"{hour:%H:%M} UTC: {format_count(runs[key], 'run')}, {failed[key]:,} failed"
         bars.append(Bar(label=f"{hour:%H:%M}", title=title, hour=hour.isoformat(), parts=parts))
     ticks = build_ticks(top, step, lambda value: f"{value:,.0f}")
     chart = BarChart(bars=tuple(bars), ticks=ticks)

@@ -25,7 +25,7 @@ from metier.telemetry.call_text import has_same_metacharacters
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import reveal, sanitize
 from metier.version import __version__
-from metier.views.closing import format_cost, format_seconds, format_tokens, get_seconds
+from metier.views.closing import format_cost, format_count, format_seconds, format_tokens, get_seconds
 from metier.views.diff import build_step_diff, parse_diff
 from metier.views.run_view import RunView
 from metier.views.waterfall import build_waterfall
@@ -84,15 +84,10 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
         "step_kind": _get_step_kind,
         "diff_lines": texts.list_diff_lines,
         "step_diff": build_step_diff,
-        "count": count,
+        "count": format_count,
         "took": get_seconds,
     }
     return environment
-
-
-def count(number: int, noun: str, many: str = "") -> str:
-    """Return `1 run`, `2 runs`."""
-    return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
 
 
 def format_duration(seconds: float) -> str:
