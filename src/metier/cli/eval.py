@@ -362,14 +362,13 @@ def capture(
         warn_line(line)
 
 
-_RUN = "run"
 _HELP = frozenset({"-h", "--help"})
 
 
 class EvalGroup(CommandGroup):
     """A group that treats an unknown command as the name of a target: `agent eval NAME`."""
 
-    default = _RUN
+    default = "run"
 
     @override
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -378,66 +377,44 @@ class EvalGroup(CommandGroup):
         return super().parse_args(ctx, args)
 
 
-Targets = Annotated[
-    list[str] | None,
-    typer.Argument(help="Names, kind:name or skill folders. Default: all with evals."),
-]
-Cases = Annotated[list[str] | None, typer.Option("--case", help="Case ID to run (repeatable).")]
-Record = Annotated[bool, typer.Option("--record", help="Run each case live once and save the recording.")]
-Live = Annotated[bool, typer.Option("--live", help="Run live with and without the skill; costs money.")]
-Repeat = Annotated[int, typer.Option("--repeat", min=1, max=1000, help="With --live: runs per case.")]
-Against = Annotated[str, typer.Option("--against", help="With --live: compare with a commit, model:NAME or agent:ID.")]
-Judge = Annotated[str, typer.Option("--judge", help="Model that grades criteria, as MODEL or PROVIDER:MODEL.")]
-MaxCostUsd = Annotated[
-    float | None, typer.Option("--max-cost-usd", min=0.000001, help="Maximum total cost in US dollars.")
-]
-Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Maximum parallel live runs.")]
-Resume = Annotated[str, typer.Option("--resume", help="Resume an interrupted live eval: its ID or latest.")]
-Triggers = Annotated[bool, typer.Option("--triggers", help="Test routing of trigger queries; --live asks the model.")]
-Suggest = Annotated[bool, typer.Option("--suggest", help="With --triggers: suggest words for the description.")]
-Threshold = Annotated[
-    float, typer.Option("--threshold", min=0, max=1, help="Share of cases that must pass for exit code 0.")
-]
-Junit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write an HTML report to this file.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Write grading.json and benchmark.json to this folder.")]
-ProviderName = Annotated[str, typer.Option("--provider", help="Model provider for live runs.")]
-ModelName = Annotated[str, typer.Option("--model", help="Model for live runs.")]
-
-app = typer.Typer(
-    cls=EvalGroup,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="Evaluate skills, agents and tasks.",
-)
+app = typer.Typer(cls=EvalGroup, rich_markup_mode=None, add_completion=False, help="Evaluate skills, agents and tasks.")
 
 
-@app.callback()
-def evals() -> None:
-    """Evaluate skills, agents and tasks."""
-
-
-@app.command(_RUN)
+@app.command(EvalGroup.default)
 def run_evals(
-    targets: Targets = None,
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="Names, kind:name or skill folders. Default: all with evals.")
+    ] = None,
     *,
-    case: Cases = None,
-    record: Record = False,
-    live: Live = False,
-    repeat: Repeat = 1,
-    against: Against = "",
-    judge: Judge = "",
-    max_cost_usd: MaxCostUsd = None,
-    jobs: Jobs = 4,
-    resume: Resume = "",
-    triggers: Triggers = False,
-    suggest: Suggest = False,
-    threshold: Threshold = 1.0,
-    junit: Junit = None,
-    html: Html = None,
-    out: Out = None,
-    provider: ProviderName = "",
-    model: ModelName = "",
+    case: Annotated[list[str] | None, typer.Option("--case", help="Case ID to run (repeatable).")] = None,
+    record: Annotated[bool, typer.Option("--record", help="Run each case live once and save the recording.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Run live with and without the skill; costs money.")] = False,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, max=1000, help="With --live: runs per case.")] = 1,
+    against: Annotated[
+        str, typer.Option("--against", help="With --live: compare with a commit, model:NAME or agent:ID.")
+    ] = "",
+    judge: Annotated[str, typer.Option("--judge", help="Model that grades criteria, as MODEL or PROVIDER:MODEL.")] = "",
+    max_cost_usd: Annotated[
+        float | None, typer.Option("--max-cost-usd", min=0.000001, help="Maximum total cost in US dollars.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Maximum parallel live runs.")] = 4,
+    resume: Annotated[str, typer.Option("--resume", help="Resume an interrupted live eval: its ID or latest.")] = "",
+    triggers: Annotated[
+        bool, typer.Option("--triggers", help="Test routing of trigger queries; --live asks the model.")
+    ] = False,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="With --triggers: suggest words for the description.")
+    ] = False,
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=0, max=1, help="Share of cases that must pass for exit code 0.")
+    ] = 1.0,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write an HTML report to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write grading.json and benchmark.json to this folder.")
+    ] = None,
+    provider: Annotated[str, typer.Option("--provider", help="Model provider for live runs.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Model for live runs.")] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
