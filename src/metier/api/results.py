@@ -198,7 +198,7 @@ async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T]
         question=describe_question(status.question),
         waits_for=status.waits_for,
         folder=folder,
-        artifacts=_list_artifacts(folder),
+        artifacts=tuple(sorted(path for path in (folder / "artifacts").rglob("*") if path.is_file())),
         _parsed=parsed,
     )
 
@@ -227,7 +227,3 @@ def describe_approval(question: OpenApproval) -> Approval:
 
 def describe_question(question: UserQuestion | None) -> Question | None:
     return Question(text=question.text, fields=question.names) if question is not None else None
-
-
-def _list_artifacts(folder: Path) -> tuple[Path, ...]:
-    return tuple(sorted(path for path in (folder / "artifacts").rglob("*") if path.is_file()))

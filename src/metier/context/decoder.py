@@ -97,7 +97,8 @@ class Decoder:
         text = "".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
         if reply.stop_reason == "refusal":
-            return Undecodable(reason="refusal", message=_refusal(text), can_repair=False)
+            message = f"The model refused: {text[:500]}" if text else "The model refused to answer"
+            return Undecodable(reason="refusal", message=message, can_repair=False)
         if reply.stop_reason == "max_tokens":
             # The last text or call is incomplete, and the others may depend on it: nothing is run.
             message = "The reply was truncated at its token limit"
@@ -329,13 +330,10 @@ def _as_result(text: str) -> Decoded:
     return Decoded(decision=ModelDecision(planned_actions=(step,)), path="text")
 
 
-def _refusal(text: str) -> str:
-    return f"The model refused: {text[:500]}" if text else "The model refused to answer"
-
-
 _ORDER: tuple[ActionType, ...] = ("call_tool", "run_command", "call_skill", "ask_user", "delegate", "finish")
 _WITHOUT_ACTION = frozenset({"read_skill_files"})
 """Tools that need no action: a decision lists the files in `required_disclosure_paths`."""
+_CALL_TOOL = '- `call_tool`, params `{"tool": NAME, "arguments": {…}}`: call one of the tools below'
 
 
 def render_protocol(tools: Iterable[ToolSpec]) -> str:
@@ -346,7 +344,7 @@ def render_protocol(tools: Iterable[ToolSpec]) -> str:
     pieces = [
         load_text("json_mode"),
         "## Types of actions",
-        "\n".join([*([_describe_call()] if called else []), *(_describe_action(tool) for tool in steering)]),
+        "\n".join([*([_CALL_TOOL] if called else []), *(_describe_action(tool) for tool in steering)]),
     ]
     if called or steering:
         pieces += ["## Tools", *(_describe_tool(tool) for tool in (*called, *steering))]
@@ -386,10 +384,6 @@ def build_decision_schema(tools: Iterable[ToolSpec] | None = None) -> dict[str, 
 def _list_types(tools: Iterable[ToolSpec]) -> list[ActionType]:
     found = {ACTION_OF_TOOL.get(tool.name, "call_tool") for tool in tools} | {"finish"}
     return [kind for kind in _ORDER if kind in found]
-
-
-def _describe_call() -> str:
-    return '- `call_tool`, params `{"tool": NAME, "arguments": {…}}`: call one of the tools below'
 
 
 def _describe_action(tool: ToolSpec) -> str:

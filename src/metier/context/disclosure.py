@@ -16,7 +16,7 @@ from metier.context.layers import Disclosed
 from metier.context.outside_text import SKILL_CONTENT, escape_marks, fence
 from metier.context.tokens import estimate_tokens
 from metier.definitions.nearest import list_nearest
-from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
+from metier.definitions.text.headings import find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.events.skill import DisclosedFile
 
@@ -182,10 +182,6 @@ def _get_text(skill: SkillText, requested: str, *, read: Read, shown: frozenset[
     section = find_section(sections, heading)
     if section is None:
         return _Refused(f"no such heading{_suggest(heading, [s.text for s in walk_sections(sections)])}")
-    return _slice(text, section)
-
-
-def _slice(text: str, section: Section) -> str:
     return text[section.start : section.end].strip()
 
 

@@ -252,10 +252,6 @@ def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:
             return None
 
 
-def _to_wire(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
-    return [{"role": turn.role, "content": [_block(part, media) for part in turn.parts]}]
-
-
 def _media_block(part: MediaPart, media: Mapping[str, bytes]) -> Wire:
     data = encode_media(part, media)
     if not data:
@@ -308,8 +304,11 @@ def _build_head(request: ModelRequest) -> Wire:
 
 
 def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
+    def to_wire(turn: Turn) -> list[Wire]:
+        return [{"role": turn.role, "content": [_block(part, request.media) for part in turn.parts]}]
+
     # The server rejects longer call ids.
-    dialect = Dialect(provider=NAME, max_id_length=64, to_wire=lambda turn: _to_wire(turn, request.media))
+    dialect = Dialect(provider=NAME, max_id_length=64, to_wire=to_wire)
     history = build_history(request.messages, dialect, cache)
     marks = sum(block.cache for block in request.system)
     if marks:

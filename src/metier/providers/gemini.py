@@ -152,7 +152,8 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     if finish in _BROKEN:
         raise ReplyBroken(f"gemini gave up on its own reply: {finish}")
     pieces = as_objects(as_object(candidate.get("content")).get("parts"))
-    parts = _PartReader(request, response_id or _fingerprint(pieces)).read(pieces)
+    fingerprint = hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
+    parts = _PartReader(request, response_id or fingerprint).read(pieces)
     called = any(isinstance(part, ToolCallPart) for part in parts)
     reason = _STOP_REASONS.get(finish, "other")
     # The vendor also reports STOP for replies with calls.
@@ -238,10 +239,6 @@ class _PartReader:
     def _sign(self, signature: str) -> str:
         # Signatures are valid for one model only, so they carry its name.
         return f"{NAME}:{self._model}:{signature}" if signature else ""
-
-
-def _fingerprint(pieces: list[Wire]) -> str:
-    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
 def _encode(head: bytes, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:

@@ -114,7 +114,7 @@ def open_provider(choice: ProviderChoice, facts: FactBook, *, environment: Mappi
             hint="Build it from the skills of the run with `metier.providers.offline.provider.build_offline`",
         )
     registration = get_registration(choice.name)
-    key = get_key(choice, registration, environment)
+    key = get_key(choice, environment)
     base_url = choice.base_url or environment.get(registration.base_url_variable, "")
     check_base_url(base_url)
     module = importlib.import_module(registration.module)
@@ -134,8 +134,9 @@ def get_registration(name: str) -> Registration:
     return registration
 
 
-def get_key(choice: ProviderChoice, registration: Registration, environment: Mapping[str, str]) -> str:
-    """Return the key, or an empty string if none is needed. Raises `MissingKey`."""
+def get_key(choice: ProviderChoice, environment: Mapping[str, str]) -> str:
+    """Return the key, or an empty string if none is needed. Raises `UsageError`, `MissingKey`."""
+    registration = get_registration(choice.name)
     own = choice.key_variable
     if (variable := find_key_variable(registration.keys, environment, configured=own)) is not None:
         return environment[variable].strip()

@@ -25,7 +25,7 @@ from metier.providers.options import (
     parse_model_name,
     read_agents,
 )
-from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, get_key, get_registration, open_provider
+from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, get_key, open_provider
 from metier.providers.retry import Candidate
 from metier.providers.stand_ins import AllowedProvider, DryRunProvider, UnavailableProvider
 from metier.runtime.host import Host
@@ -95,7 +95,7 @@ def _check_key(host: Host, options: ModelOptions) -> None:
             choice = choose_provider(options)
             if not choice.base_url:
                 check_owner(options.name, choice.name, load_host_facts(host))
-            get_key(choice, get_registration(choice.name), host.environ)
+            get_key(choice, host.environ)
     except MissingKey as missing:
         raise _add_alternatives(missing, host) from missing
 

@@ -80,7 +80,7 @@ def create_app(config: ServerConfig) -> FastAPI:
         if lifespan is not None:
             lifespans.append(lifespan)
     app.router.lifespan_context = lambda _app: _serving(state, lifespans)
-    app.add_exception_handler(MetierError, _answer_known)
+    app.add_exception_handler(MetierError, _answer)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(Exception, _answer_unexpected)
@@ -170,11 +170,6 @@ class _ServerSink(Struct):
         return None
 
 
-async def _answer_known(request: Request, error: Exception) -> Response:
-    assert isinstance(error, MetierError)
-    return await _answer(request, error)
-
-
 async def _answer_http(request: Request, error: Exception) -> Response:
     """Answer errors of the framework: an unknown path or method."""
     assert isinstance(error, HTTPException)
@@ -207,8 +202,9 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
     return render_problem_page(document, nonce="", base=get_state(request).base_path, headers=headers)
 
 
-async def _answer(request: Request, error: MetierError, *, headers: dict[str, str] | None = None) -> Response:
+async def _answer(request: Request, error: Exception, *, headers: dict[str, str] | None = None) -> Response:
     """Answer a signed-in user with a page and a program with a problem document."""
+    assert isinstance(error, MetierError)
     state = get_state(request)
     problem = describe_problem(error, state.redactor)
     has_page = request.state.user is not None and is_page_request(request.url.path, request.headers.get("accept", ""))

@@ -82,7 +82,8 @@ def serve(
     _check_open(options)
     _check_proxy(options)
     _check_extra()
-    key = _get_key()
+    # Without the variable, sessions end with the server. Servers behind one host name need the same key.
+    key = _read_secret(SECRET_VARIABLE).encode() or secrets.token_bytes(32)
     listening = _listen(options)
     bound: int = listening.getsockname()[1]
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
@@ -168,11 +169,6 @@ def _listen(options: ServerOptions) -> socket.socket:
     # Server processes of `--workers` accept on the same socket.
     listening.set_inheritable(True)
     return listening
-
-
-def _get_key() -> bytes:
-    """Return the key that signs sessions. Servers behind one host name share it. Raises `UsageError` if too short."""
-    return _read_secret(SECRET_VARIABLE).encode() or secrets.token_bytes(32)
 
 
 def _check_proxy(options: ServerOptions) -> None:

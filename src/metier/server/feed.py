@@ -212,11 +212,7 @@ def number(records: list[EventRecord], place: Place) -> tuple[list[SentEvent], P
     events: list[SentEvent] = []
     for record in records:
         place = place.step(record)
-        text = _render(record)
+        text = render_record(record).decode()
         message = ServerSentEvent(data=text, event=record.event_type, id=place.render()).encode()
         events.append(SentEvent(place, record, text, message))
     return events, place
-
-
-def _render(record: EventRecord) -> str:
-    return render_record(record).decode()

@@ -34,7 +34,8 @@ class ServerState:
     """Removes the host's secrets from responses."""
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     _runtime: Runtime | None = field(default=None, repr=False)
-    _pool: RunPool | None = field(default=None, repr=False)
+    pool: RunPool | None = field(default=None, repr=False)
+    """Drives runs in this process; None if workers drive them."""
     _feed: Feed | None = field(default=None, repr=False)
 
     @property
@@ -46,11 +47,6 @@ class ServerState:
         """Return the workspace's runtime, which is open while the application serves."""
         assert self._runtime is not None, "the application has not started"
         return self._runtime
-
-    @property
-    def pool(self) -> RunPool | None:
-        """Return the pool that drives runs in this process; None if workers drive them."""
-        return self._pool
 
     @property
     def feed(self) -> Feed:
@@ -69,13 +65,13 @@ class ServerState:
         return self.host.settings.worker.queue
 
     def open(self, runtime: Runtime, pool: RunPool | None, feed: Feed) -> None:
-        self._runtime, self._pool, self._feed = runtime, pool, feed
+        self._runtime, self.pool, self._feed = runtime, pool, feed
         self.host = replace(self.host, clients=runtime.host.clients)
 
     def nudge(self) -> None:
         """Tell the pool that a run was queued or can continue."""
-        if self._pool is not None:
-            self._pool.nudge()
+        if self.pool is not None:
+            self.pool.nudge()
 
 
 def get_state(request: Request) -> ServerState:
@@ -105,5 +101,3 @@ def get_csrf_token(request: Request) -> str:
 
 type State = Annotated[ServerState, Depends(get_state)]
 type CurrentUser = Annotated[User, Depends(get_user)]
-type Nonce = Annotated[str, Depends(get_nonce)]
-type CsrfToken = Annotated[str, Depends(get_csrf_token)]

@@ -202,23 +202,18 @@ def read_events(path: Path) -> Iterator[EventRecord]:
 
     Raises `LogDamaged` for other damage.
     """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise _translate(error, path, reading=True) from error
-    with file:
-        offset = seq = 0
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n") and _find_seq(line) is None:
-                return
-            try:
-                record = parse_record(line)
-            except ValueError as error:
-                raise _damage(path, number, offset, reason=str(error)) from error
-            if record.seq != seq + 1:
-                raise _damage(path, number, offset, reason=f"event {record.seq} comes after event {seq}")
-            yield record
-            offset, seq = offset + len(line), record.seq
+    seq = 0
+    for number, offset, line in _read_lines(path):
+        if not line.endswith(b"\n") and _find_seq(line) is None:
+            return
+        try:
+            record = parse_record(line)
+        except ValueError as error:
+            raise _damage(path, number, offset, reason=str(error)) from error
+        if record.seq != seq + 1:
+            raise _damage(path, number, offset, reason=f"event {record.seq} comes after event {seq}")
+        yield record
+        seq = record.seq
 
 
 def scan_events(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -226,21 +221,29 @@ def scan_events(path: Path) -> Iterator[tuple[int, bytes]]:
 
     It takes a fifth of the time of `read_events`. Raises `LogDamaged` in the same cases, except for invalid payloads.
     """
+    seq = 0
+    for number, offset, line in _read_lines(path):
+        record = _read_frame(line)
+        if record is None and not line.endswith(b"\n"):
+            return
+        if record is None or record["seq"] != seq + 1:
+            reason = "it is not a record" if record is None else f"event {record['seq']} comes after event {seq}"
+            raise _damage(path, number, offset, reason=reason)
+        yield record.get("entry", 0), line
+        seq = record["seq"]
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield each line with its number and its offset."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise _translate(error, path, reading=True) from error
     with file:
-        offset = seq = 0
+        offset = 0
         for number, line in enumerate(file, start=1):
-            record = _read_frame(line)
-            if record is None and not line.endswith(b"\n"):
-                return
-            if record is None or record["seq"] != seq + 1:
-                reason = "it is not a record" if record is None else f"event {record['seq']} comes after event {seq}"
-                raise _damage(path, number, offset, reason=reason)
-            yield record.get("entry", 0), line
-            offset, seq = offset + len(line), record["seq"]
+            yield number, offset, line
+            offset += len(line)
 
 
 class _Frame(TypedDict):

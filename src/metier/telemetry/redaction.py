@@ -94,7 +94,8 @@ def _forms(text: str) -> set[str]:
 def _character_forms(text: str, raw: bytes) -> set[str]:
     """Write a value with the numeric escapes of source code and HTML."""
     # Base85 and hex dumps with spaces are not covered: each form costs one more search per value in every text.
-    units = [int.from_bytes(pair) for pair in _pairs(text.encode("utf-16-be", "surrogatepass"))]
+    wide = text.encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(wide[at : at + 2]) for at in range(0, len(wide), 2)]
     forms = {
         "".join(f"\\u{unit:04x}" for unit in units),
         "".join(f"\\x{byte:02x}" for byte in raw),
@@ -102,10 +103,6 @@ def _character_forms(text: str, raw: bytes) -> set[str]:
     }
     forms |= {_HEX_NUMBER.sub(lambda match: match[0].upper(), form) for form in forms}
     return forms | {"".join(f"&#{ord(letter)};" for letter in text)}
-
-
-def _pairs(data: bytes) -> list[bytes]:
-    return [data[at : at + 2] for at in range(0, len(data), 2)]
 
 
 def _base32_forms(raw: bytes) -> set[str]:
@@ -180,12 +177,12 @@ class Redactor:
             case list():
                 return [self.redact_value(item) for item in value]
             case dict():
-                return {self.redact(key): self._redact_entry(key, item) for key, item in value.items()}
+                return {
+                    self.redact(key): self.hide(item) if self.covers(key) else self.redact_value(item)
+                    for key, item in value.items()
+                }
             case _:
                 return value
-
-    def _redact_entry(self, key: str, value: Json) -> Json:
-        return self.hide(value) if self.covers(key) else self.redact_value(value)
 
     def stream(self) -> "RedactionStream":
         """Open a stream for text in chunks, which finds secrets across chunk boundaries."""

@@ -7,7 +7,7 @@ from typing import Any
 from metier.events.record import EventRecord
 from metier.events.step import StepStarted
 from metier.providers.base import Delta
-from metier.telemetry.redaction import RedactionStream, Redactor
+from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import SUSPECT, sanitize
 from metier.views.fold import fold
 from metier.views.run_view import RunView, StepView
@@ -97,8 +97,8 @@ class RunUpdates:
             self.say(text)
 
     def _flush(self) -> None:
-        self._show("agent_message_chunk", _close(self._text))
-        self._show("agent_thought_chunk", _close(self._thought))
+        self._show("agent_message_chunk", self._text.close())
+        self._show("agent_thought_chunk", self._thought.close())
         self._text, self._thought = self._redactor.stream(), self._redactor.stream()
         held, self._held = self._held, {}
         for kind, text in held.items():
@@ -144,7 +144,7 @@ def describe_step(call_id: str, step: StepView, workspace: Path) -> Update:
     return {
         "toolCallId": call_id,
         "title": f"{step.tool} {step.line}".strip() or step.step_id,
-        "kind": _KINDS.get(step.tool, "other"),
+        "kind": get_kind(step.tool),
         "status": _STATES.get(step.state, "failed"),
         "locations": [] if path is None else [{"path": str(path)}],
         "rawInput": step.arguments if isinstance(step.arguments, dict) else {},
@@ -196,7 +196,3 @@ def read_text(path: Path) -> str | None:
 def _build_output(step: StepView) -> list[Update]:
     text = step.error or step.output
     return [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
-
-
-def _close(stream: RedactionStream) -> str:
-    return stream.close()

@@ -70,10 +70,8 @@ def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
 async def list_skills(endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
     """Handle `skills/list`. Raises `MCPError` for an unknown cursor."""
     del ctx
-    skills = find_served(endpoint)
-    start = read_cursor(params.cursor, most=len(skills))
-    page = {"skills": [describe_skill(each) for each in skills[start : start + _PAGE]]}
-    following = {"nextCursor": str(start + _PAGE)} if start + _PAGE < len(skills) else {}
+    skills, following = _take_page(find_served(endpoint), params.cursor)
+    page = {"skills": [describe_skill(each) for each in skills]}
     return {**page, **following, "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
 
 
@@ -93,12 +91,10 @@ async def read_directory(endpoint: McpEndpoint, ctx: Context, params: DirectoryP
     for skill in find_served(endpoint):
         if params.uri == skill.root or params.uri.startswith(f"{skill.root}/"):
             inside = unquote(params.uri.removeprefix(skill.root).removeprefix("/"))
-            children = list(_list_children(skill, inside))
-            if children:
-                start = read_cursor(params.cursor, most=len(children))
-                page = [_dump(child) for child in children[start : start + _PAGE]]
-                following = {"nextCursor": str(start + _PAGE)} if start + _PAGE < len(children) else {}
-                return {"resources": page, **following, "resultType": "complete"}
+            if children := list(_list_children(skill, inside)):
+                page, following = _take_page(children, params.cursor)
+                dumped = [child.model_dump(by_alias=True, mode="json", exclude_none=True) for child in page]
+                return {"resources": dumped, **following, "resultType": "complete"}
     raise MCPError(
         code=types.INVALID_PARAMS, message="This address is no folder that is served", data={"uri": params.uri}
     )
@@ -155,6 +151,13 @@ def read_cursor(cursor: str | None, *, most: int) -> int:
     return int(cursor)
 
 
+def _take_page[Item](items: list[Item], cursor: str | None) -> tuple[list[Item], dict[str, str]]:
+    """Return a page, and the field with the cursor of the next one. Raises `MCPError`."""
+    start = read_cursor(cursor, most=len(items))
+    end = start + _PAGE
+    return items[start:end], {"nextCursor": str(end)} if end < len(items) else {}
+
+
 def _list_children(skill: ServedSkill, inside: str) -> Iterator[types.Resource]:
     folder = PurePosixPath(inside)
     seen: set[str] = set()
@@ -182,7 +185,3 @@ def _build_resource(skill: ServedSkill, path: str) -> types.Resource:
         mime_type=guess_type(path),
         size=next((file.bytes for file in skill.files if file.path == path), None),
     )
-
-
-def _dump(resource: types.Resource) -> dict[str, Any]:
-    return resource.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -142,7 +142,10 @@ def _describe_detail(endpoint: McpEndpoint, status: RunStatus, client: Client) -
             return {"error": error.model_dump(by_alias=True, mode="json", exclude_none=True)}
         case "input_required":
             requests = build_requests(endpoint, status, client=client)
-            return {"inputRequests": _dump_requests(requests)}
+            dumped = {
+                key: each.model_dump(by_alias=True, mode="json", exclude_none=True) for key, each in requests.items()
+            }
+            return {"inputRequests": dumped}
         case _:
             return {}
 
@@ -159,10 +162,6 @@ def build_requests(endpoint: McpEndpoint, status: RunStatus, *, client: Client) 
         each: types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=endpoint.link(each)))
         for each in status.approval_ids
     }
-
-
-def _dump_requests(requests: types.InputRequests) -> dict[str, Any]:
-    return {key: each.model_dump(by_alias=True, mode="json", exclude_none=True) for key, each in requests.items()}
 
 
 def _check_client(ctx: Context, task_id: str) -> Client:

@@ -76,7 +76,9 @@ def read_progress(messages: Sequence[Message]) -> Progress:
     calls = list(_read_calls(messages[start + 1 :]))
     if not calls:
         return Progress()
-    attempts = tuple(attempt for call in calls if (attempt := _as_attempt(call)))
+    attempts = tuple(
+        Attempt(step=call.step, call=call.script, ok=call.ok, text=call.text) for call in calls if call.script
+    )
     fallback = _get_fallback(calls, messages[start])
     return Progress(
         turn=calls[-1].turn + 1,
@@ -141,10 +143,6 @@ def _read_script(part: ToolCallPart) -> ScriptCall | None:
         script=str(part.arguments.get("script_name", "")),
         args=tuple(str(arg) for arg in args) if isinstance(args, list) else (),
     )
-
-
-def _as_attempt(call: _Call) -> Attempt | None:
-    return Attempt(step=call.step, call=call.script, ok=call.ok, text=call.text) if call.script else None
 
 
 def _get_active_skill(calls: Sequence[_Call]) -> str:

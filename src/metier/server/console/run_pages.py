@@ -28,7 +28,7 @@ from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.run_actions import RETRIABLE, fork, retry
 from metier.store.base import ENDED, RunRow
 from metier.views.run_view import RunView, mark_interrupted
-from metier.views.waterfall import Gap, Row, Turn, Waterfall, build_waterfall
+from metier.views.waterfall import Gap, Row, Waterfall, build_waterfall
 
 
 class TreeNode(Struct, frozen=True, kw_only=True):
@@ -97,15 +97,11 @@ class RunTree(Struct, frozen=True, kw_only=True):
 def build_tree(fall: Waterfall, run_id: str) -> RunTree:
     addresses = _Addresses(run_id)
     return RunTree(
-        turns=tuple(_build_turn(turn, addresses) for turn in fall.turns),
+        turns=tuple(TreeTurn(number=turn.number, nodes=_nest(turn.rows, addresses)) for turn in fall.turns),
         gaps=fall.gaps,
         busy_seconds=fall.busy_seconds,
         total_seconds=fall.total_seconds,
     )
-
-
-def _build_turn(turn: Turn, addresses: "_Addresses") -> TreeTurn:
-    return TreeTurn(number=turn.number, nodes=_nest(turn.rows, addresses))
 
 
 def _nest(rows: Sequence[Row], addresses: "_Addresses") -> tuple[TreeNode, ...]:
