@@ -14,7 +14,7 @@ from metier.runtime.history.spending import Spending, parse_since, read_spending
 from metier.runtime.runs import open_runtime
 from metier.views.painter import build_painter
 from metier.views.run_view import Usage
-from metier.views.spending import Grouping, Total, describe_usage, render_totals
+from metier.views.spending import Grouping, Total, describe_usage, render_totals, total_as_json
 
 _MAX_GROUPS = 10_000
 
@@ -43,7 +43,7 @@ def cost(
 
     totals = list(anyio.run(read).totals)
     if as_json:
-        write_json([_as_json(total, by) for total in totals])
+        write_json([total_as_json(total, name=by) for total in totals])
         return
     if not totals:
         warn_line("No model calls recorded in this workspace")
@@ -61,17 +61,3 @@ def print_totals(totals: list[Total]) -> None:
             whole = whole.plus(total.usage)
         painter.print(f"all: {describe_usage(whole, calls=sum(total.calls for total in totals))}")
     painter.close()
-
-
-def _as_json(total: Total, by: Grouping) -> dict[str, object]:
-    usage = total.usage
-    return {
-        by: total.name,
-        "calls": total.calls,
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost_usd": None if usage.known_cost_usd is None else round(usage.cost_usd, 6),
-        "known_cost_usd": round(usage.cost_usd, 6),
-        "calls_of_unknown_cost": usage.unpriced_calls,
-    }

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
+from pydantic import JsonValue
 from rich.text import Text
 
 from metier.telemetry.excerpt import one_line
@@ -47,6 +48,21 @@ def group_spending(spent: Iterable[Spent], by: Grouping) -> list[Total]:
     if by == "day":
         return sorted(groups.values(), key=lambda total: total.name)
     return sorted(groups.values(), key=lambda total: (-total.usage.cost_usd, -total.usage.input_tokens, total.name))
+
+
+def total_as_json(total: Total, *, name: str) -> dict[str, JsonValue]:
+    """Return a total as JSON, with the name of its group in the field `name`."""
+    usage = total.usage
+    return {
+        name: total.name,
+        "calls": total.calls,
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": None if usage.known_cost_usd is None else round(usage.cost_usd, 6),
+        "known_cost_usd": round(usage.cost_usd, 6),
+        "calls_of_unknown_cost": usage.unpriced_calls,
+    }
 
 
 def render_totals(totals: list[Total], *, width: int) -> list[Text]:

@@ -11,14 +11,13 @@ from metier.runtime.diagnosis import Finding
 from metier.runtime.history.spending import parse_since, read_spending
 from metier.server.api.bodies import answer
 from metier.server.api.responses import Cost, ResponseBody
-from metier.server.idempotency import Document
 from metier.server.metrics import render_metric
 from metier.server.state import ServerState, State
 from metier.store.base import RunSearch
 from metier.store.usage import UNFINISHED, UsageTotal
 from metier.version import __version__
 from metier.views.closing import format_seconds
-from metier.views.spending import Grouping, Total
+from metier.views.spending import Grouping, total_as_json
 
 router = APIRouter()
 
@@ -90,7 +89,7 @@ async def get_cost(
     """Return the usage of model calls of ended and waiting runs. `missing` ended runs are not counted yet."""
     started = parse_since(since, now=state.host.clock.now()) if since else None
     read = await read_spending(state.runtime, by, since=started)
-    totals: list[JsonValue] = [_as_item(total) for total in read.totals]
+    totals: list[JsonValue] = [total_as_json(total, name="name") for total in read.totals]
     return answer(
         state, {"by": by, "totals": totals, "runs": read.runs, "completed": read.completed, "missing": read.unrecorded}
     )
@@ -148,17 +147,3 @@ def _render_usage(totals: Sequence[UsageTotal]) -> Iterator[str]:
 
 def _quote(label: str) -> str:
     return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _as_item(total: Total) -> Document:
-    usage = total.usage
-    return {
-        "name": total.name,
-        "calls": total.calls,
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost_usd": None if usage.known_cost_usd is None else round(usage.cost_usd, 6),
-        "known_cost_usd": round(usage.cost_usd, 6),
-        "calls_of_unknown_cost": usage.unpriced_calls,
-    }
