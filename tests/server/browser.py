@@ -15,7 +15,7 @@ from run_workspace import Workspace
 from running_server import RunningServer, serving
 
 from agent_command import AGENT
-from metier.server.security.users import LoginCodes, User
+from metier.server.users import LoginCodes, User
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 AXE = Path(sys.prefix) / "servers-node/node_modules/axe-core/axe.min.js"

@@ -19,9 +19,9 @@ from documented_responses import check_response
 
 from agent_command import AGENT
 from metier.server.processes import build_uvicorn_config, uvicorn
-from metier.server.security.users import LoginCodes, User
 from metier.server.server_config import ServerConfig
 from metier.server.state import ServerState
+from metier.server.users import LoginCodes, User
 
 WAIT_SECONDS = 100.0
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -15,7 +15,7 @@ from run_workspace import Workspace
 from running_server import serving
 
 from metier.server.console import pages
-from metier.server.security.users import build_entry, make_token
+from metier.server.users import build_entry, make_token
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from console_scene import prepare
 from model_server import ModelServer, calls, running_model, says
 from running_server import RunningServer, serving
 
-from metier.server.security.users import build_entry, make_token
+from metier.server.users import build_entry, make_token
 
 
 class Scene:

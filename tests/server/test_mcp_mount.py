@@ -7,7 +7,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 from running_server import RunningServer, serving
 
-from metier.server.security.users import build_entry, make_token
+from metier.server.users import build_entry, make_token
 
 MODERN = "2026-07-28"
 META: dict[str, Any] = {

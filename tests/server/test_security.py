@@ -13,8 +13,8 @@ from run_workspace import Workspace
 from running_server import TLS, RunningServer, serving
 from test_api_runs import start, wait_until
 
-from metier.server.security.hosts import build_allowed, is_allowed_host, is_allowed_origin, is_loopback
-from metier.server.security.users import build_entry, make_token
+from metier.server.hosts import build_allowed, is_allowed_host, is_allowed_origin, is_loopback
+from metier.server.users import build_entry, make_token
 
 RUNS = "/api/v1/runs"
 

@@ -27,6 +27,7 @@ from metier.errors import PromptTooLarge
 from metier.messages import Message, ToolSpec
 from metier.providers.base import ModelRequest, SystemBlock
 
+# An exact count is a request of its own, so it is only made where the estimate could be wrong enough.
 CLOSE_TO_LIMIT = 0.85
 """Share of the budget above which the provider is asked for an exact count."""
 

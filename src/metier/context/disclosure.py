@@ -262,4 +262,5 @@ def _describe_files(skill: SkillText) -> str:
 
 
 def _attribute(text: str) -> str:
+    # The skill's author chooses the name and the path, which must not end the attribute.
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\n", " ")

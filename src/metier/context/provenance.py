@@ -64,6 +64,7 @@ def list_segments(fitted: FittedPrompt) -> tuple[Segment, ...]:
 
 def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Difference | None:
     """Find the first difference. Return None if both prompts are identical."""
+    # As bytes, because vendors cache prefixes of what is sent and not of characters.
     one, other = (b"".join(segment.data for segment in segments) for segments in (first, second))
     if one == other:
         return None

@@ -39,6 +39,7 @@ MAX_FACTOR = 3.0
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text before calibration."""
     raw = text.encode("utf-8", "surrogatepass")
+    # `bytes.translate` counts in C, which is much faster than a loop or a regex.
     wide = len(raw.translate(None, _ASCII))
     rest = raw.translate(None, _LETTERS + _WIDE)
     marks = len(rest.translate(None, _DIGITS))

@@ -68,6 +68,7 @@ class Drive:
         try:
             self.state = await work()
         except Exception as failure:
+            # Kept for those who wait: raising would cancel the task group, and with it all other runs.
             self.failure = failure
             if not isinstance(failure, MetierError):
                 logger.exception("run %s", self.run_id)
@@ -77,6 +78,7 @@ class Drive:
             self._announce()
 
     def _announce(self) -> None:
+        # An event cannot be cleared, so each change wakes the waiters of the old one and leaves a new one.
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 

@@ -51,6 +51,7 @@ from metier.providers.wire import (
 NAME = "anthropic"
 ADDRESS = "https://api.anthropic.com"
 VERSION = "2026-10-21"
+# A server that always pauses must not keep a turn going forever.
 MAX_CONTINUATIONS = 8
 """Maximum number of times that one reply continues a turn paused by the server."""
 

@@ -253,6 +253,7 @@ def _build_head(request: ModelRequest) -> Wire:
     if system:
         body["systemInstruction"] = {"parts": system}
     if request.tools:
+        # `parametersJsonSchema`, because `parameters` only knows a part of JSON Schema.
         declarations = [
             {
                 "name": wire_name(tool.name),

@@ -81,6 +81,7 @@ def failure_of_status(server: Server, status: int, body: object, *, headers: Map
     message = f"{server.provider} answered {status}: {_clean(error.message, server)}"
     after = parse_retry_after(headers)
     wait = error.retry_after_seconds if after is None else after
+    # The body decides too: an exhausted quota and a full window come with ordinary statuses.
     kind, hint = _classify(status, error.words, server)
     # OpenAI and Anthropic forbid retries with this header.
     may_retry = headers.get("x-should-retry", "").strip().lower() != "false"

@@ -153,6 +153,7 @@ def check_base_url(base_url: str) -> None:
     """Raise `UsageError` for an invalid address. An empty one means the vendor's own."""
     try:
         parts = urlsplit(base_url)
+        # `port` raises `ValueError` for a number out of range.
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False

@@ -115,6 +115,7 @@ class HistoryCache:
 
     def add_piece(self, key: tuple[object, ...], piece: Piece) -> None:
         if len(self._pieces) >= self._limits[0]:
+            # As a whole: the next turn fills it again, and evicting single pieces would cost every turn.
             self._pieces.clear()
         self._pieces[key] = piece
 

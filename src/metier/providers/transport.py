@@ -23,6 +23,7 @@ from metier.telemetry.tracing import HEADER
 from metier.tls import choose_context
 from metier.version import __version__
 
+# Far above any reply: it bounds the memory that a broken or hostile server can take.
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
 _QUOTED_BYTES = 400

@@ -58,6 +58,7 @@ def parse_json(text: str | bytes) -> object:
         value = cast("object", json.loads(text, parse_constant=_reject_constant))
         if not _SURROGATE.search(text if isinstance(text, bytes) else text.encode(errors="replace")):
             return value
+        # UTF-16 joins the halves of a pair, and `replace` then only affects those that stand alone.
         whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return cast("object", json.loads(whole))
     except RecursionError as error:

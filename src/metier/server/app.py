@@ -28,15 +28,15 @@ from metier.server.api import routes
 from metier.server.console import pages
 from metier.server.console.rendering import render_error
 from metier.server.feed import Feed
+from metier.server.guard import Access, Guard, build_access_limits
+from metier.server.hosts import build_allowed
 from metier.server.idempotency import delete_old_keys
 from metier.server.metrics import MetricsMiddleware, ServerMetrics
 from metier.server.plain_page import is_page_request, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
-from metier.server.security.guard import Access, Guard, build_access_limits
-from metier.server.security.hosts import build_allowed
-from metier.server.security.users import PROXY_SECRET_VARIABLE, LoginCodes, Sessions, build_proxy_users, build_users
 from metier.server.server_config import ServerConfig
 from metier.server.state import Lifespan, ServerState, get_state
+from metier.server.users import PROXY_SECRET_VARIABLE, LoginCodes, Sessions, build_proxy_users, build_users
 from metier.telemetry.redaction import build_redactor
 from metier.version import __version__
 
@@ -79,6 +79,7 @@ def create_app(config: ServerConfig) -> FastAPI:
         lifespan: Lifespan | None = importlib.import_module(name).mount(app, state)
         if lifespan is not None:
             lifespans.append(lifespan)
+    # Starlette does not run the lifespans of mounted applications, so this one enters them.
     app.router.lifespan_context = lambda _app: _serving(state, lifespans)
     app.add_exception_handler(MetierError, _answer)
     app.add_exception_handler(HTTPException, _answer_http)

@@ -16,8 +16,9 @@ import typer
 from metier.errors import UsageError
 from metier.extras import hint_extra
 from metier.runtime.opened_host import open_host
-from metier.server.security.hosts import is_loopback
-from metier.server.security.users import (
+from metier.server.hosts import is_loopback
+from metier.server.server_config import ServerConfig
+from metier.server.users import (
     GRANTS_BY_ROLE,
     PROXY_SECRET_VARIABLE,
     Grant,
@@ -27,7 +28,6 @@ from metier.server.security.users import (
     build_entry,
     make_token,
 )
-from metier.server.server_config import ServerConfig
 from metier.settings.discovery import get_workspace
 from metier.settings.running_server import (
     TOKEN_VARIABLE,
@@ -159,6 +159,7 @@ def _listen(options: ServerOptions) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((options.host.strip("[]"), options.port))
+        # Before the application is built: clients that connect meanwhile wait instead of being refused.
         listening.listen(2048)
     except OSError as error:
         listening.close()

@@ -85,6 +85,7 @@ class Watcher(Struct, eq=False):
                 await self._news.wait()
         self._news = anyio.Event()
         events: list[SentEvent] = []
+        # Both may have the same events: they were queued while the past was read.
         for each in (*self._past, *self._queue):
             if each.place > self.after:
                 events.append(each)

@@ -22,6 +22,7 @@ from metier.server.state import ServerState, get_state, get_user
 from metier.store.contexts import Completion, ContextChange, NewFact
 from metier.store.failures import DuplicateMessageError
 
+# A process that was killed at work blocks the key for this long.
 CLAIM_SECONDS = 60.0
 LIFETIME_SECONDS = 24 * 3600.0
 _BUCKET = "request"
@@ -121,5 +122,6 @@ async def _describe(request: Request, key: str) -> tuple[str, str]:
     user = get_user(request)
     body = await request.body()
     wanted = hashlib.sha256(json.dumps([request.method, request.url.path]).encode() + b"\n" + body).hexdigest()
+    # As JSON, because a separator could occur in a name or a key, and two users would share one.
     context = hashlib.sha256(json.dumps([user.name, key]).encode()).hexdigest()
     return f"{_PREFIX}{context}", wanted

@@ -8,8 +8,8 @@ from starlette.responses import RedirectResponse, Response
 
 from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem
-from metier.server.security.users import User
 from metier.server.state import ServerState, State, get_nonce
+from metier.server.users import User
 
 router = APIRouter(include_in_schema=False)
 

@@ -27,6 +27,7 @@ class Histogram(Struct):
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float) -> None:
+        # Left, because `le` includes the bound itself.
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 

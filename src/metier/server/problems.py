@@ -41,6 +41,7 @@ from metier.values import Value
 MEDIA_TYPE = "application/problem+json"
 
 _STATUS: tuple[tuple[type[MetierError], int], ...] = (
+    # Subclasses stand before their base classes, such as `StoreFull` before `StoreError`.
     (RunUnknown, 404),
     (ApprovalUnknown, 404),
     (SkillNotFound, 404),

@@ -23,6 +23,7 @@ from metier.server.server_config import ServerConfig
 GRACE_SECONDS = 10
 """Time for open requests to finish when the server stops."""
 _POLL_SECONDS = 0.2
+# A process that dies at every start must not be restarted forever.
 _MAX_RESTARTS = 20
 """Restarts of dead processes before the server gives up."""
 
@@ -160,6 +161,7 @@ class _Supervisor:
         for child in self.children:
             # uvicorn waits for open requests, then for the lifespan, which releases runs.
             child.process.join(2 * GRACE_SECONDS)
+            # For a process that did not end in time; it does nothing to one that did.
             child.process.kill()
             child.leash.close()
 

@@ -9,8 +9,8 @@ from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.server.problems import HttpProblem
-from metier.server.security.users import Grant, User
 from metier.server.state import ServerState
+from metier.server.users import Grant, User
 from metier.store.base import ENDED
 from metier.store.failures import LeaseHeld
 

@@ -8,6 +8,7 @@ from metier.ids import get_user
 from metier.runtime.opened_host import OpenedHost, open_host
 
 
+# A dataclass, not a Struct: its `repr` must not show the token and the key.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     folder: Path

@@ -12,11 +12,11 @@ from metier.runtime.host import Host
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import Runtime
 from metier.server.feed import Feed
+from metier.server.guard import Access
 from metier.server.metrics import ServerMetrics
 from metier.server.problems import HttpProblem
-from metier.server.security.guard import Access
-from metier.server.security.users import LoginCodes, User
 from metier.server.server_config import ServerConfig
+from metier.server.users import LoginCodes, User
 from metier.settings.sections import ServerOptions
 from metier.telemetry.redaction import Redactor
 

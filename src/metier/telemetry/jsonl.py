@@ -126,6 +126,7 @@ class JsonlSink:
         if self._descriptor < 0:
             self._open_again()
         self._pool.use(self)
+        # A number that comes twice would make readers report the log as damaged.
         if record.seq <= self._last_seq:
             raise LogError(f"Event {record.seq} comes after event {self._last_seq} in '{self._path}'")
         self._append(render_record(record) + b"\n")

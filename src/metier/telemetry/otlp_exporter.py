@@ -64,6 +64,7 @@ class OtlpExporter:
 
     def __init__(self, *, with_metrics: bool, report: Callable[[str], None]) -> None:
         logger = logging.getLogger("opentelemetry")
+        # The SDK logs every failed attempt. The user gets one line about the first.
         logger.propagate = False
         logger.addHandler(logging.NullHandler())  # without a handler, messages after closing would go to stderr
         self._resource = _build_resource()
@@ -80,6 +81,7 @@ class OtlpExporter:
         """Export spans and return the number of sampled ones. Metrics only count spans exported for the first time."""
         sampled = [span for span in spans if self._is_sampled(span)]
         for span in sampled:
+            # The SDK's tracer chooses IDs itself, so its processor gets finished spans.
             self._spans.on_end(build_span(span, self._resource))
             if is_first and self._metrics is not None:
                 self._metrics.add(span)

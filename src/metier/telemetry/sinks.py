@@ -170,6 +170,7 @@ class Cleaner:
                 return self._model(value)
             case tuple():
                 items = cast("tuple[object, ...]", value)  # any items will do
+                # Unchanged values stay the same objects: most payloads have nothing to clean and are not copied.
                 cleaned = tuple(self._value(item) for item in items)
                 return cleaned if any(new is not old for new, old in zip(cleaned, items, strict=True)) else items
             case list() | dict():

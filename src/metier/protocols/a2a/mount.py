@@ -59,6 +59,7 @@ class _Contexts(ServerCallContextBuilder):
             caller = _get_caller(request, self._state)
         except UsageError as error:
             raise InvalidParamsError(message=error.message) from error
+        # The token has done its work. Whatever the SDK does with its context, it cannot leak it.
         headers = {name: value for name, value in request.headers.items() if name != "authorization"}
         return ServerCallContext(state={"headers": headers, CALLER: caller})
 

@@ -69,6 +69,7 @@ class Connection:
             self._group = group
             group.start_soon(self._write_all)
             while not self.is_closed:
+                # A blocked read of stdin cannot be interrupted, so its thread is abandoned at the end.
                 line = await anyio.to_thread.run_sync(self._source.readline, MAX_LINE_LENGTH, abandon_on_cancel=True)
                 if not line:
                     break

@@ -179,6 +179,7 @@ class Session:
         self._connection = connection
         elicitation: Any = capabilities.get("elicitation")
         self._has_forms = isinstance(elicitation, dict) and elicitation.get("form") is not None  # pyright: ignore[reportUnknownMemberType]
+        # The editor is a program: it may tighten what the user set, and never loosen it.
         self._loosest: Profile = mode
         self.mode: Profile = mode
         self._base = chat.runtime

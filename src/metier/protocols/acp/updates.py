@@ -179,6 +179,7 @@ def find_path(arguments: object, workspace: Path) -> Path | None:
     path = arguments.get("path") if isinstance(arguments, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(path, str) or not path or "\0" in path:
         return None
+    # The path comes from the model. Without this check, `..` would show the editor a file of another folder.
     found = workspace / path
     return found if found.is_relative_to(workspace) and ".." not in found.parts else None
 

@@ -99,6 +99,7 @@ def guess_type(name: str) -> str:
     """Guess the media type from the suffix, the same way on every machine."""
     if (known := _TYPES.get(Path(name).suffix)) is not None:
         return known
+    # Not `mimetypes.guess_type`, which also reads the tables of the machine.
     return mimetypes.MimeTypes().guess_type(name)[0] or "application/octet-stream"
 
 

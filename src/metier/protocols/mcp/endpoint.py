@@ -98,6 +98,7 @@ def readable_prefix(ctx: Context) -> str:
 
 async def is_readable(endpoint: McpEndpoint, ctx: Context, run_id: str) -> bool:
     """Return whether the caller may read a run: its own, or a child of one."""
+    # Child runs have IDs of their own, so the prefix is looked for in their parents too.
     prefix = readable_prefix(ctx)
     row = await endpoint.runtime.store.find_run(run_id)
     while row is not None and not row.run_id.startswith(prefix) and row.parent_run_id:

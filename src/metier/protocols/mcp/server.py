@@ -42,6 +42,7 @@ INSTRUCTIONS = (
     "who decides elsewhere; no answer from this client approves anything."
 )
 PATH = "/mcp"
+# Sessions exist in the older protocol only. Each holds memory until it ends or idles out.
 MAX_SESSIONS = 200
 IDLE_SECONDS = 1800.0
 LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")

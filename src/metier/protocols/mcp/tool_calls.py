@@ -45,6 +45,7 @@ MAX_AGENTS = 100
 type Support = Literal["required", "optional", "never"]
 """Use of tasks: always, never, or if the client supports them and the call takes long."""
 
+# The characters and the length that the specification allows for names of tools.
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAME_LENGTH = 128
 _MAX_DESCRIPTION_LENGTH = 4_000

@@ -19,6 +19,7 @@ DONE_TITLE = "Done means:\n"
 """First words of the list of acceptance criteria."""
 SCHEMA_TITLE = "The result is JSON by this schema, and nothing else: "
 
+# Bounded digits, because other models may have written the IDs and `int` limits its input.
 _CALL_ID = re.compile(r"offline-(\d{1,9})-(\d{1,9})")
 _DISCLOSED = re.compile(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
 

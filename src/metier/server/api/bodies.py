@@ -46,6 +46,7 @@ def answer_page(state: ServerState, items: list[Document], *, following: int = 0
 
 def answer_file(data: bytes, *, name: str) -> Response:
     plain = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-._") else "_" for mark in name)
+    # Both forms of RFC 6266: clients that do not know `filename*` use the plain one.
     return Download(
         data,
         headers={

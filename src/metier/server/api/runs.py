@@ -50,8 +50,8 @@ from metier.server.feed import Place, SentEvent, Watcher, parse_place, read_past
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import check_answer_grants
-from metier.server.security.users import User
 from metier.server.state import CurrentUser, ServerState, State, get_state
+from metier.server.users import User
 from metier.store.base import ENDED, RunRow, RunSearch
 from metier.store.failures import RunExists
 from metier.telemetry.tracing import HEADER
@@ -437,6 +437,7 @@ async def get_events(
 
 
 def stream(state: ServerState, run_id: str, after: Place) -> Response:
+    # Without this header, nginx collects events before it passes them on.
     return EventSourceResponse(
         _stream(state, run_id, after), ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"}
     )

@@ -51,6 +51,7 @@ def round_up(highest: float, *, is_whole: bool = False) -> tuple[float, float]:
     if is_whole:
         rough = max(1.0, rough)
     magnitude = 10.0 ** math.floor(math.log10(rough))
+    # The tolerance keeps rounding errors from choosing the next larger step.
     step = next(each * magnitude for each in _STEPS if each * magnitude >= rough * (1 - 1e-9))
     if is_whole:
         step = math.ceil(step)

@@ -108,6 +108,7 @@ async def stream_changes(page: Here, run: str = "") -> Response:
         raise HttpProblem(503, "too_many_watchers", "Too many pages are open on this server", hint="Close some")
     await page.state.runtime.store.list_runs(limit=1)  # raises before the stream starts, if the store is unavailable
     changes = _watch_run(pulse, page.state.runtime, run) if run else _watch_index(pulse)
+    # Without this header, nginx collects messages before it passes them on.
     return EventSourceResponse(
         changes, ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"}
     )

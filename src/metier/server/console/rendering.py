@@ -18,8 +18,8 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from metier.errors import MetierError, UsageError
 from metier.runtime.inbox import count_waiting
 from metier.server.problems import ProblemDocument, describe_problem
-from metier.server.security.users import User
 from metier.server.state import ServerState, get_csrf_token, get_nonce, get_state, get_user
+from metier.server.users import User
 from metier.telemetry.redaction import Redactor
 from metier.views.page.environment import build_environment
 

@@ -154,6 +154,7 @@ def build_percentiles(times: Iterable[tuple[str, float]]) -> list[Percentiles]:
     found: list[Percentiles] = []
     for name, values in groups.items():
         values.sort()
+        # `-(-a // b)` rounds up.
         ranks = tuple(values[-(-len(values) * percent // 100) - 1] for percent in PERCENTILES)
         found.append(Percentiles(name=name, count=len(values), values=ranks, longest=values[-1]))
     return sorted(found, key=lambda group: (-group.count, group.name))

@@ -52,6 +52,7 @@ class User(Struct, frozen=True, kw_only=True):
         return self.role == "operator" or grant in self.grants
 
 
+# Dataclasses, not Structs: their `repr` must not show digests, secrets and keys.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
     """All users by the digest of their token."""
@@ -137,6 +138,7 @@ class Sessions:
 
     def issue(self, user: User, *, now: datetime) -> str:
         expires = int((now + self.lifetime).timestamp())
+        # The random part identifies the session: its CSRF tokens are derived from it and fit no other session.
         words = [_COOKIE_VERSION, user.name, user.role, expires, secrets.token_urlsafe(12)]
         body = base64.urlsafe_b64encode(json.dumps(words).encode()).decode()
         return f"{body}.{self._sign('session', body)}"
@@ -163,6 +165,7 @@ class Sessions:
         return bool(expected) and hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace"))
 
     def _sign(self, purpose: str, text: str) -> str:
+        # The purpose keeps a signature of one kind from being accepted as another.
         return hmac.digest(self.key, f"{purpose} {text}".encode(), "sha256").hex()
 
 
@@ -214,6 +217,7 @@ class LoginCodes(Struct, frozen=True):
             file.unlink(missing_ok=True)
 
     def _find(self, code: str) -> Path:
+        # The digest, so that a listing of the folder reveals no code.
         return self.folder / f"code-{digest_token(code)}"
 
 

@@ -15,10 +15,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metier.ids import Clock
+from metier.server.hosts import is_allowed_host, is_allowed_origin
 from metier.server.plain_page import is_page_request, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
-from metier.server.security.hosts import is_allowed_host, is_allowed_origin
-from metier.server.security.users import ProxyUsers, Role, Sessions, User, Users
+from metier.server.users import ProxyUsers, Role, Sessions, User, Users
 from metier.telemetry.redaction import Redactor
 
 CSRF_HEADER, CSRF_FIELD = "x-csrf-token", "csrf_token"
@@ -113,6 +113,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":  # the server has no WebSockets
+            # 1008: policy violation.
             await send({"type": "websocket.close", "code": 1008})
             return
         scope = _enter(scope, self._access.root_path)
@@ -157,6 +158,7 @@ class Guard:
         receive = _bounded(receive, headers, limit=access.max_body_bytes)
         user = self._find_user(scope, headers, path)
         scope["state"]["user"] = user
+        # By user, not by address: all users behind one proxy have the same address.
         wait = access.requests.take(user.name if user else f"address {_get_address(scope)}")
         if wait:
             raise _TooMany(wait)

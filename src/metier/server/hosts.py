@@ -22,6 +22,7 @@ def is_loopback(host: str) -> bool:
 def build_allowed(*, host: str, port: int, named: Iterable[str]) -> frozenset[str]:
     """Return the allowed values of `Host`: loopback with the port, and the named hosts with and without it."""
     own = {f"{name}:{port}" for name in (*_LOOPBACK, *([_bracket(host)] if is_loopback(host) else []))}
+    # Browsers leave out the default port.
     if port == 80:
         own |= set(_LOOPBACK)
     names = {name.lower().rstrip(".") for name in named}
