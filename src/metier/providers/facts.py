@@ -20,17 +20,7 @@ from metier.messages import ModelReply, Usage
 from metier.values import Value
 
 
-class LongPrompt(Value):
-    """Prices of the whole request when the prompt is longer than `above_tokens`."""
-
-    above_tokens: int = Field(gt=0)
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
-    cache_read: float | None = Field(default=None, ge=0)
-    cache_write: float | None = Field(default=None, ge=0)
-
-
-class Prices(Value):
+class Rates(Value):
     """US dollars per million tokens."""
 
     input: float = Field(ge=0)
@@ -39,6 +29,15 @@ class Prices(Value):
     """Defaults to `input`."""
     cache_write: float | None = Field(default=None, ge=0)
     """Defaults to `input`."""
+
+
+class LongPrompt(Rates):
+    """Prices of the whole request when the prompt is longer than `above_tokens`."""
+
+    above_tokens: int = Field(gt=0)
+
+
+class Prices(Rates):
     long_prompt: LongPrompt | None = None
     as_of: date
     """The day on which these prices were checked."""
@@ -167,7 +166,8 @@ def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
     """Return the cost in US dollars, or None without known prices: unknown doesn't mean free."""
     if facts.prices is None:
         return None
-    rates = _rates(usage, facts.prices)
+    long = facts.prices.long_prompt
+    rates: Rates = long if long is not None and usage.input_tokens > long.above_tokens else facts.prices
     plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
     total = (
         max(plain, 0) * rates.input
@@ -183,11 +183,6 @@ def reply_cost(reply: ModelReply, *, requested: str, facts: FactBook) -> float:
     # Gateways rename models, so a reply's own name may be unknown when the requested one isn't.
     costs = (cost_usd(reply.usage, facts.get(reply.provider, name)) for name in (reply.model, requested))
     return next((cost for cost in costs if cost is not None), 0.0)
-
-
-def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:
-    long = prices.long_prompt
-    return long if long is not None and usage.input_tokens > long.above_tokens else prices
 
 
 def _default_price(price: float | None, default: float) -> float:

@@ -88,33 +88,23 @@ def _list_tasks(endpoint: McpEndpoint) -> list[TaskDefinition]:
 def _build_task(task: TaskDefinition) -> ServedTool:
     name = _NAME.sub("_", task.id.replace("/", "."))[:_MAX_NAME_LENGTH]
     inputs = read_inputs(task)
-    schema: dict[str, JsonValue] = {
-        "type": "object",
-        "properties": {each.name: _build_input(each) for each in inputs},
-        "required": [each.name for each in inputs if each.default is None],
-        "additionalProperties": False,
-    }
+    required = [each.name for each in inputs if each.default is None]
     output = read_output_schema(task.steps[-1])
     spec = types.Tool(
         name=f"{TASK_PREFIX}{name}" if name in (RUN, RUN_RESULT) else name,
         title=task.name,
         description=task.description[:_MAX_DESCRIPTION_LENGTH] or task.name,
-        input_schema=schema,
+        input_schema=_build_schema(required, {each.name: _build_input(each) for each in inputs}),
         # Clients of the older protocol accept only objects.
         output_schema=output if output is not None and output.get("type") == "object" else None,
         annotations=_WORKS,
     )
-    return ServedTool(spec=spec, task_id=task.id, support=_read_support(task))
+    support = task.steps[0].metadata.get(TASK_SUPPORT)
+    return ServedTool(spec=spec, task_id=task.id, support=support if support in ("required", "never") else "optional")
 
 
-def _read_support(task: TaskDefinition) -> Support:
-    match task.steps[0].metadata.get(TASK_SUPPORT):
-        case "required":
-            return "required"
-        case "never":
-            return "never"
-        case _:
-            return "optional"
+def _build_schema(required: list[str], properties: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
 def _build_input(item: InputSpec) -> JsonValue:
@@ -131,39 +121,35 @@ def _build_run(endpoint: McpEndpoint) -> ServedTool:
     agent: dict[str, JsonValue] = {"type": "string", "description": "The agent that does it; without one, the default."}
     if agents:
         agent["enum"] = [*agents[:MAX_AGENTS]]
-    schema: dict[str, JsonValue] = {
-        "type": "object",
-        "properties": {
-            "task": {"type": "string", "minLength": 1, "description": "What to do, in words."},
-            "agent": agent,
-            "context": {"type": "string", "description": "Text that belongs to the task."},
-            "output_schema": {"type": "object", "description": "A JSON Schema that the result must have."},
-        },
-        "required": ["task"],
-        "additionalProperties": False,
+    properties: dict[str, JsonValue] = {
+        "task": {"type": "string", "minLength": 1, "description": "What to do, in words."},
+        "agent": agent,
+        "context": {"type": "string", "description": "Text that belongs to the task."},
+        "output_schema": {"type": "object", "description": "A JSON Schema that the result must have."},
     }
     description = (
         "Give a task to an agent of this workspace. The work is a durable run under the rules of the workspace; "
         "calls that need approval wait for a user."
     )
     return ServedTool(
-        spec=types.Tool(name=RUN, title="Run a task", description=description, input_schema=schema, annotations=_WORKS)
+        spec=types.Tool(
+            name=RUN,
+            title="Run a task",
+            description=description,
+            input_schema=_build_schema(["task"], properties),
+            annotations=_WORKS,
+        )
     )
 
 
 def _build_run_result() -> ServedTool:
-    schema: dict[str, JsonValue] = {
-        "type": "object",
-        "properties": {"run": {"type": "string", "description": "The handle that an earlier call named."}},
-        "required": ["run"],
-        "additionalProperties": False,
-    }
+    run: JsonValue = {"type": "string", "description": "The handle that an earlier call named."}
     return ServedTool(
         spec=types.Tool(
             name=RUN_RESULT,
             title="Result of a run",
             description="Wait for a run that was started here before and return its result.",
-            input_schema=schema,
+            input_schema=_build_schema(["run"], {"run": run}),
             annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
         )
     )
