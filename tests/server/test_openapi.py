@@ -17,7 +17,7 @@ from schemathesis import GenerationMode
 from test_api_runs import ASK, WRITE, start, wait_until
 from test_security import configure_server
 
-from metier.server.api.responses import build_view_schemas
+from metier.server.api.bodies import build_view_schemas
 
 EXAMPLES = int(os.environ.get("METIER_OPENAPI_EXAMPLES", "3"))
 """Of each route, good and bad; more by hand."""

@@ -8,8 +8,7 @@ from starlette.responses import Response
 
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approval_questions import Reply
-from metier.server.api.bodies import Body, answer, answer_page
-from metier.server.api.responses import ApprovalDetails, ApprovalItem, Page
+from metier.server.api.bodies import ApprovalDetails, ApprovalItem, Body, Page, answer, answer_page
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.run_actions import check_grant, decide

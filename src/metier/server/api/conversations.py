@@ -9,13 +9,16 @@ from starlette.responses import Response
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.index_rows import iso
-from metier.server.api.bodies import Body, PageSize, answer, answer_page
-from metier.server.api.responses import (
+from metier.server.api.bodies import (
+    Body,
     ConversationDetails,
     ConversationItem,
     OpenedConversation,
     Page,
+    PageSize,
     StartedTurn,
+    answer,
+    answer_page,
 )
 from metier.server.api.runs import MAX_TEXT, RunLimits, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once

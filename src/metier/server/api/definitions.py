@@ -19,8 +19,7 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.runtime.workspace.tasks import get_task
-from metier.server.api.bodies import answer, answer_page
-from metier.server.api.responses import AgentItem, Page, RunItem, SkillItem, TaskDetails, TaskItem
+from metier.server.api.bodies import AgentItem, Page, RunItem, SkillItem, TaskDetails, TaskItem, answer, answer_page
 from metier.server.api.runs import RunLimits, start_once, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem

@@ -9,8 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from metier.runtime.diagnosis import Finding
 from metier.runtime.history.spending import parse_since, read_spending
-from metier.server.api.bodies import answer
-from metier.server.api.responses import Cost, ResponseBody
+from metier.server.api.bodies import Cost, ResponseBody, answer
 from metier.server.metrics import render_metric
 from metier.server.state import ServerState, State
 from metier.store.base import RunSearch

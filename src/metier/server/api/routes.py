@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from metier.server.api import approvals, conversations, definitions, monitoring, runs, schedules
-from metier.server.api.responses import COMPONENTS, build_view_schemas
+from metier.server.api.bodies import COMPONENTS, build_view_schemas
 from metier.server.problems import MEDIA_TYPE, ProblemDocument
 from metier.server.state import ServerState
 

@@ -33,18 +33,25 @@ from metier.runtime.records.signatures import check_run_token, issue_token
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_outcome import build_outcome
 from metier.runtime.runs import Runtime
-from metier.server.api.bodies import DOWNLOAD, Body, Cursor, Download, PageSize, answer, answer_file, answer_page
-from metier.server.api.responses import (
+from metier.server.api.bodies import (
+    DOWNLOAD,
     RUN_VIEW,
     ArtifactItem,
+    Body,
     CanceledRun,
     ContinuedRun,
+    Cursor,
+    Download,
     EntryItem,
     EventItem,
     ForkedRun,
     Page,
+    PageSize,
     RunDetails,
     RunItem,
+    answer,
+    answer_file,
+    answer_page,
 )
 from metier.server.feed import Place, SentEvent, Watcher, parse_place, read_past
 from metier.server.idempotency import Document, Key, Once, run_once

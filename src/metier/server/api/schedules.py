@@ -18,8 +18,7 @@ from metier.runtime.queue.schedules import (
     schedule_as_json,
     start_now,
 )
-from metier.server.api.bodies import Body, answer, answer_page
-from metier.server.api.responses import Page, ScheduleItem, StartedSchedule
+from metier.server.api.bodies import Body, Page, ScheduleItem, StartedSchedule, answer, answer_page
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, State
