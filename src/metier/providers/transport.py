@@ -3,6 +3,7 @@
 Independent of vendors. Every failure becomes a `CallFailed`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
@@ -257,7 +258,7 @@ def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], N
     return add
 
 
-class RestProvider:
+class RestProvider(ABC):
     """The part of a provider that doesn't depend on its wire format."""
 
     name: ClassVar[str]
@@ -282,9 +283,9 @@ class RestProvider:
     async def _fetch(self, path: str, body: bytes, assembly: Assembly | None, *, trace_parent: str) -> Wire:
         return await self._rest.fetch(path, body, assembly=assembly, check=self._check_event, trace_parent=trace_parent)
 
+    @abstractmethod
     def _check_event(self, event: Wire) -> None:
         """Raise the `CallFailed` that a stream event reports."""
-        raise NotImplementedError
 
 
 MAX_MODELS = 1000
