@@ -29,7 +29,7 @@ inputs:
 output_schema: {type: object, required: [words]}
 ---
 
-Report on {{ topic }}.
+Report on {{inputs.topic}}.
 """
 
 type Operation = Any
