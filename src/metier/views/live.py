@@ -260,7 +260,7 @@ class LiveRun:
         first = self._printed.get(run_id, 0)
         for number in range(first, len(run.items)):
             item = _without_answer(run.items[number], run)
-            if (run_id, number) in self._ahead or (isinstance(item, StepView) and not (is_all or item.is_over)):
+            if (run_id, number) in self._ahead or not (is_all or _is_settled(item)):
                 continue
             self._ahead.add((run_id, number))
             if rendered := list(self._render_item(item, self._painter.width - 2 * depth)):
@@ -388,6 +388,10 @@ class LiveRun:
 
 _MAX_RUNNING = 8
 """Maximum lines of the region."""
+
+
+def _is_settled(item: Item) -> bool:
+    return not isinstance(item, StepView) or item.is_over
 
 
 def _without_answer(item: Item, run: RunView) -> Item:
