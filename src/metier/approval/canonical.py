@@ -130,6 +130,7 @@ def find_value(arguments: Mapping[str, JsonValue], key: str) -> JsonValue | None
 
 
 def _find_url_part(url: str, word: str) -> JsonValue | None:
+    # Any argument can be a URL, whatever its name, so rules may name the parts of each.
     parts = split_url(url) if _LOOKS_LIKE_URL.fullmatch(url) else None
     if parts is None:
         return None
@@ -181,6 +182,7 @@ def _read_numeric_host(words: Sequence[str]) -> str:
     except ValueError:
         return ""
     *leading, last = numbers
+    # In a short form such as 127.1, the last number fills all remaining bytes.
     if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
         raise ValueError("no address")
     total = last + sum(number << (8 * (3 - index)) for index, number in enumerate(leading))
@@ -190,6 +192,7 @@ def _read_numeric_host(words: Sequence[str]) -> str:
 def _canonical_url_path(path: str) -> str:
     decoded = _ESCAPE.sub(_decode_harmless, path) or "/"
     plain = "/" + posixpath.normpath(decoded).lstrip("/")
+    # `normpath` drops a final slash, but servers distinguish `/docs` and `/docs/`.
     ends_in_folder = decoded.endswith(("/", "/.", "/..")) and plain != "/"
     return plain + "/" if ends_in_folder else plain
 
@@ -231,6 +234,7 @@ def climbs(text: str) -> bool:
 
 
 def _decode(path: str) -> str:
+    # Servers, proxies and frameworks may each decode once.
     for _ in range(_ROUNDS):
         step = unquote(_OVERLONG.sub(_spell_plainly, path), errors="replace")
         if step == path:

@@ -53,6 +53,7 @@ class ChainPolicy:
     def _choose(self, own: Verdict, verdicts: Iterable[Verdict]) -> Verdict:
         strictest = own
         for each, verdict in zip(self._parents, verdicts, strict=True):
+            # On a tie the run's own verdict stays, whose reason fits this run.
             if _rank(verdict) > _rank(strictest):
                 reason = f"{verdict.reason} (it holds for {each.run}, which handed this work on)"
                 strictest = replace(verdict, reason=reason)

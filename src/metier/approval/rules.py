@@ -105,6 +105,7 @@ class Call:
         """Return the argument under a dotted key, in a tuple because it may be `null`; None if it is missing."""
         if key in self.arguments:
             return (self.arguments[key],)
+        # Every rule asks for the same few keys, and a dotted key may mean parsing a URL.
         if key not in self._found:
             value = find_value(self.arguments, key) if "." in key else None
             self._found[key] = None if value is None else (value,)

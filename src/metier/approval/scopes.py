@@ -212,6 +212,7 @@ def read_rules(node: Node, source: RuleSource) -> RuleReading:
     """Read the list under `tool_approvals` or `task_approvals` and check its examples. A problem leaves no rules."""
     reader = _Reader(source)
     rules = reader.read_list(node)
+    # With a mistake in one rule, the examples of others would fail for no reason of their own.
     if not has_errors(reader.problems):
         for example in reader.examples:
             _check_example(example, rules, reader.report, root=source.root)

@@ -199,6 +199,7 @@ def get_outside_script(unit: Unit, paths: Iterable[str], root: str) -> str:
     whole = unit.whole.call.arguments.get(COMMAND)
     # A command may run its piped input, and any word of a line that was not understood may be a program.
     is_whole = unit.is_fed or not unit.argv
+    # Marks are shown as written, because the patterns are compared with the script's path below.
     texts = (str(whole),) if is_whole else (*map(show_word, unit.argv), *unit.inputs)
     is_lost = _UNKNOWN_FOLDER.search(str(whole)) is not None
     for text in texts:
@@ -267,6 +268,7 @@ def _get_elsewhere(rule: Rule, unit: Unit) -> str:
         # After a `cd` the command may run in another folder than the call's `cwd`.
         others = [each for each in unit.place.folders if not all(condition.test(each) for condition in demands)]
         return f"It may run in {others[0]!r}, which the rule's 'cwd' does not name" if others else ""
+    # A `cd` before it may have failed, so every folder that it may run in counts.
     others = [each for each in unit.place.folders if each != unit.place.root]
     if not others or unit.is_vouched:
         return ""
@@ -325,6 +327,7 @@ def _resolve(folder: str, path: str) -> str:
 
 def _loosen(text: str) -> list[str]:
     """Split a line at its separators and drop quotes, backslashes and repeated blanks, to reveal hidden commands."""
+    # Every deny rule is matched with every piece, and a line may consist of separators.
     pieces = _SEPARATORS.split(text.translate(_DISGUISE))[:_MAX_PIECES]
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]
 
@@ -347,6 +350,7 @@ def _list_in(rules: RuleList) -> Iterable[str]:
         if not rule.applies_to(_SHELL):
             continue
         if rule.decision != "deny":
+            # It may allow any program, so no later denial is certain.
             if not rule.prefixes or rule.is_exact or rule.expressions:
                 return
             spared |= {prefix.partition(" ")[0] for prefix in rule.prefixes}

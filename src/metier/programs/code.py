@@ -242,11 +242,13 @@ def _lies_in(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _describe_tree(root: Path) -> Iterator[tuple[str, str]]:
+    # The hash must not depend on the order in which the file system lists names.
     for file in sorted(_walk(root)):
         found = os.lstat(file)
         name = os.path.relpath(file, root)
         if stat.S_ISLNK(found.st_mode):
             yield name, f"link {os.readlink(file)}"  # noqa: PTH115
+        # Without the executable bit, the same bytes may be read instead of run.
         elif stat.S_ISREG(found.st_mode):
             with open(file, "rb", opener=_open_plain) as stream:
                 yield name, f"{hashlib.file_digest(stream, 'sha256').hexdigest()} {found.st_mode & stat.S_IXUSR}"

@@ -24,6 +24,7 @@ def ignore_workspace_imports(workspace: str) -> list[str]:
         exposed.append("")
     if not exposed:
         return []
+    # By real path: the same folder may be on `sys.path` under another name.
     found = {os.path.realpath(entry or os.curdir) for entry in exposed}
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) not in found]
     os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in named if entry not in exposed)

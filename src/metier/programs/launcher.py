@@ -180,6 +180,7 @@ def run_program(
     command = [*program.command, *arguments]
     if is_interactive:
         return subprocess.run(command, cwd=folder, env=dict(program.environment), check=False)
+    # With an input, even an empty one, the program never waits for the terminal.
     environment = dict(program.environment)
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, input=given, timeout=timeout, check=False

@@ -34,6 +34,7 @@ def exclude_folders(folders: Iterable[Path]) -> None:
 
 def get_trusted_program(name: str, environ: Mapping[str, str], *, writable: Collection[Path]) -> str:
     """Return a program's absolute path; empty if there is none outside `writable`, with links resolved."""
+    # The folder is trusted, but the program in it may be a link into a writable one.
     found = shutil.which(name, path=build_trusted_path(environ, writable=writable))
     if not found or is_within(Path(found), writable):
         return ""

@@ -104,6 +104,7 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
             picture.save(out, "PNG", optimize=True)
         if not has_holes and (media_type == _JPEG or len(out.getvalue()) > MAX_PICTURE_BYTES):
             media_type, out = _JPEG, BytesIO()
+            # A photo saved as PNG can be many times larger.
             picture.save(out, "JPEG", quality=85)
         if len(out.getvalue()) <= MAX_PICTURE_BYTES:
             return Media(
@@ -146,6 +147,7 @@ def _size_jpeg(data: bytes) -> Size | None:
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
             return _read_size(data[at + 5 : at + 9])
+        # A segment may be preceded by any number of 0xFF bytes as padding.
         at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4])
     return None
 

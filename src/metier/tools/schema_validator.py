@@ -220,6 +220,7 @@ def _bounded(check: Callable[[], Validation], steps: int) -> Validation:
 
 @contextmanager
 def _metered(steps: int) -> Generator[None]:
+    # In a context variable, because keywords are called by the library and take no argument of ours.
     token = _meter.set(_Meter(steps))
     try:
         yield

@@ -67,6 +67,7 @@ def restore(workspace: Path, path: str, *, state: FileState | None, data: bytes)
         else:
             _write(folder, temporary, data, mode=state.mode)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        # The rename survives a power cut only when its folder is on disk.
         os.fsync(folder)
 
 
@@ -83,6 +84,7 @@ def _look(folder: int, name: str) -> FileSnapshot | None:
     if status.st_size > MAX_BYTES:
         marker = f"{status.st_size} {status.st_mtime_ns}"
         return FileSnapshot(state=FileState(sha256=f"large {marker}", mode=mode, is_kept=False))
+    # O_NONBLOCK: a pipe that has just replaced the file would wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)  # bounded again: the file may have grown
@@ -90,6 +92,7 @@ def _look(folder: int, name: str) -> FileSnapshot | None:
 
 
 def _write(folder: int, name: str, data: bytes, *, mode: int) -> None:
+    # O_EXCL: another process may have put a link there, whose target would be overwritten.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
@@ -127,6 +130,7 @@ class _Folder:
         self._descriptor = -1
 
     def __enter__(self) -> tuple[int, str]:
+        # One part at a time, because O_NOFOLLOW applies only to the last part of a path.
         self._descriptor = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in self._parts[:-1]:

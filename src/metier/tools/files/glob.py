@@ -161,6 +161,7 @@ class _Walk:
         if folders and depth >= MAX_DEPTH:
             self.too_deep = self.too_deep or f"{self.prefix}{inside}{min(folders)}"
             return
+        # Sorted, so that a walk that reaches the limit stops at the same place every time.
         for name in sorted(folders):
             if self.stopped_in is not None:
                 return

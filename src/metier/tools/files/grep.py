@@ -166,6 +166,7 @@ async def narrow(
     worth: set[str] = set()
     with anyio.move_on_after(_TIMEOUT_SECONDS):
         for batch in _batches(paths):
+            # Ripgrep reads standard input for a file called `-`.
             named = [path if path.startswith("/") else f"./{path}" for path in batch]
             done = await run_program_async(ripgrep, *options, *named, folder=folder)
             if done.returncode not in {0, _NONE_FOUND}:

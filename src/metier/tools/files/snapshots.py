@@ -49,6 +49,7 @@ _LINK, _REPOSITORY = "120000", "160000"
 _REPOSITORY_MODE = int(_REPOSITORY, 8).to_bytes(4, "big")
 """The mode of a nested repository in an index file."""
 _NONE = "000000"
+# Git ends an index with the SHA-1 of its content.
 _MARK_BYTES = 20
 
 
@@ -133,6 +134,7 @@ class Snapshots:
         """Write the files of a snapshot into a folder that has none of them."""
         tree, modes = self._split(name)
         self._run("read-tree", tree)
+        # Git puts the prefix before each path as text: only with the slash is it a folder.
         self._run("checkout-index", "--all", f"--prefix={target}/")
         for path, mode in modes.items():
             (target / path).chmod(mode)
@@ -199,6 +201,7 @@ class Snapshots:
                 small.append(name)
                 left -= int(size)
         output = memoryview(self._run("cat-file", "--batch", given="\n".join(small) + "\n")) if small else b""
+        # For each object, in the order of the request: `NAME TYPE SIZE`, a line break, the content, a line break.
         contents: dict[str, bytes] = {}
         position = 0
         for name in small:
@@ -439,6 +442,8 @@ class Worktree(Struct, frozen=True):
         self.folder.mkdir(parents=True)
         source = Snapshots(workspace, self.folder / SOURCE, excluded=excluded)
         held = source.take()
+        # Detached, because git allows a branch in one worktree only. Without a checkout, because `write_out` writes the
+        # current files.
         run_git(workspace, ("worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD"))
         source.write_out(held, self.tree)
         # The index of a new worktree is empty: fill it, so that `git status` there shows the same as in the workspace.
@@ -488,6 +493,7 @@ class ManifestSnapshots:
         (self._folder / "contents").mkdir(parents=True, exist_ok=True)
         known = self._read_known()
         found = self._look(known)
+        # Only a cache, so not synced to disk: if it is lost, every file is read again.
         replace_file(self._folder / "known.json", _dump({path: list(each) for path, each in found.items()}))
         manifest = _dump({path: [each.kind, each.sha256, each.mode] for path, each in found.items()})
         name = _MANIFEST_PREFIX + hashlib.sha256(manifest).hexdigest()[:40]

@@ -259,6 +259,7 @@ def _get_files(hook: HookCommand, workspace: Path) -> list[str]:
     try:
         words = [hook.command] if hook.args is not None else shlex.split(line, comments=False)
     except ValueError:
+        # A quote is not closed. The pieces of the words, below, still name the files.
         words = line.split()
     words += [expand_folder(word, workspace) for word in hook.args or ()]
     found: list[str] = []

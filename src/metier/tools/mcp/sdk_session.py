@@ -133,6 +133,7 @@ class _Reader(Struct, frozen=True):
                 line = await lines.receive_until(b"\n", self.max_message_bytes)
                 message = _parse(line)
                 if message is None:
+                    # Kept in the log, where the author of the server finds what disturbs the protocol.
                     garbage += 1
                     self.log.add(b"(on standard output, not a message) " + line[:1000] + b"\n")
                 else:

@@ -293,6 +293,7 @@ class ServerConnection:
             await session.end()
 
     async def _get_session(self, emit: Callable[[Payload], None]) -> _Session:
+        # One start at a time: parallel first calls must share one server.
         async with self._turn:
             session = self._session
             if session is not None and not session.ending.happened.is_set() and not session.over.is_set():

@@ -88,6 +88,7 @@ class JsonLinesChild:
         Raises `ToolFailed`, with the code `timeout` or `execution_failed`. After that, and after cancellation, the
         child's state is unknown: close it.
         """
+        # A failure quotes the end of the log, which must not be about an earlier request.
         self._log = Capture(_MAX_LOG_BYTES)
         try:
             with anyio.fail_after(timeout_seconds):

@@ -42,6 +42,7 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 TREE_VARIABLE = "METIER_PROCESS_TREE"
 """Marks every process of a tree, so that all can be found even if the supervisor was killed."""
 
+# The capacity of a pipe on Linux: one read empties it.
 _CHUNK_BYTES = 65_536
 _CROWDED = 2
 """The supervisor's code for too many processes."""
@@ -268,6 +269,7 @@ class ProcessTree:
             settle(record)
             raise
         finally:
+            # The supervisor has its own copies. Ours would keep the pipes open and the locks held after its end.
             for descriptor in (their_control, their_status, lock, watch):
                 if descriptor >= 0:
                     os.close(descriptor)
@@ -340,6 +342,7 @@ class ProcessTree:
     async def _read_status(self, code: int) -> Ended:
         if self._status < 0:
             return Ended(exit_code=code)
+        # The supervisor has ended, so its whole report is in the pipe.
         line, *moved = os.fsdecode(os.read(self._status, _CHUNK_BYTES)).removesuffix("\n").split("\0")
         words = line.split()
         if words[:1] == ["!"]:
@@ -378,6 +381,7 @@ def _open_environ(environment: Mapping[str, str]) -> Generator[int]:
         raise OSError(errno.EINVAL, "A variable of its environment holds a zero byte")
     with ExitStack() as opened:
         if sys.platform == "linux":
+            # In memory, so that secrets never reach a disk.
             descriptor = os.memfd_create("environ")
             opened.callback(os.close, descriptor)
         else:
@@ -498,6 +502,7 @@ def _clear(folder: Path) -> bool:
     except OSError:
         return False
     try:
+        # A living supervisor holds this lock, so the one who gets it may remove the folder.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _kill(found[1])
         remove_tree(str(folder).removesuffix(".removed"))

@@ -80,6 +80,7 @@ class Order:
 
 def main(arguments: list[str]) -> int:
     order = Order(arguments)
+    # A command that inherited them could forge the report, or hold the locks after this process has ended.
     for descriptor in (order.control, order.status, order.environ, order.lock, order.hold):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
@@ -182,6 +183,7 @@ def start(order: Order) -> Started:
 
 def become_command(order: Order, *, errors: int, inner: int) -> None:
     try:
+        # In its own session, it gets no signals of the agent's terminal, and its group can be killed at once.
         os.setsid()
         # Ignored signals stay ignored after exec: Python ignores SIGPIPE, and this process those of the terminal.
         for number in range(1, signal.NSIG):
@@ -310,6 +312,7 @@ def reap(child: int) -> int | None:
     ended: int | None = None
     while True:
         try:
+            # -1, because as the reaper this process also gets the orphans of the command.
             process, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
@@ -326,6 +329,7 @@ def kill_everything(child: int) -> int:
     kill_at_once(child)
     until = time.monotonic() + SWEEP_SECONDS
     while True:
+        # Listed again each time: a process that was just being forked is not in the first listing.
         frozen = freeze(lambda: descendants(child))
         for process in frozen:
             send(process, signal.SIGKILL)
@@ -333,6 +337,7 @@ def kill_everything(child: int) -> int:
         remaining = descendants(child)
         if not remaining or time.monotonic() > until:
             return len(remaining)
+        # A killed process stays listed until the kernel has ended it.
         time.sleep(0.001)
 
 
@@ -399,6 +404,7 @@ def living_parent(process: str) -> int | None:
     """Return the parent of a process; None if it is gone. Zombies count: they are reaped when their parent dies."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
+            # After the last parenthesis, because the name in parentheses may contain blanks and parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -444,6 +450,7 @@ def note(spool: str, suffix: str, text: str) -> None:
     os.fsync(file)
     os.close(file)
     os.rename(temporary, spool + suffix)  # noqa: PTH104  pathlib is not worth its import here
+    # Without this, a power cut could lose the new name although the content is on disk.
     folder = os.open(os.path.dirname(spool) or ".", os.O_RDONLY)  # noqa: PTH120
     os.fsync(folder)
     os.close(folder)

@@ -471,6 +471,7 @@ def _load_json(text: str) -> JsonValue:
     parsed: JsonValue = json.loads(text, parse_constant=_refuse_constant)
     if "\\ud" not in text.lower():
         return parsed
+    # Through bytes, because the journal and requests to models are UTF-8.
     encodable = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(encodable)
 

@@ -97,6 +97,7 @@ def expand_pattern(word: str, folder: str) -> list[str]:
     """
     pieces = split_marks(fill_variables(word, {"PWD": folder}))
     pattern = "".join(_SHOWN.get(piece) or escape(piece) for piece in pieces)
+    # Sorted like a shell sorts, because the approved line and the executed line must be equal.
     found = sorted(glob(pattern, root_dir=folder))  # noqa: PTH207  names as they were written, `./` and all
     if not found or len(found) > MAX_NAMES:
         return [show_word(word)]

@@ -52,8 +52,10 @@ def run_pipeline(commands: list[tuple[list[str], list[str]]]) -> int:
             if descriptor >= 0:
                 os.close(descriptor)
         source = following
+    # All of them, as a shell does: the first program of a pipe may still write when the last has ended.
     endings = [os.waitpid(child, 0)[1] for child in children]
     code = os.waitstatus_to_exitcode(endings[-1])
+    # As shells report a signal.
     return code if code >= 0 else 128 - code
 
 

@@ -181,6 +181,7 @@ def _mount_parents(reach: Reach) -> Iterator[Mount]:
 def _mount_granted(reach: Reach) -> Iterator[Mount]:
     yield from _bind("--ro-bind", reach.readable)
     how = "--ro-bind" if reach.read_only or reach.workspace in reach.sealed else "--bind"
+    # At its own path, so that paths in messages and configuration mean the same inside and outside.
     yield reach.workspace, (how, str(reach.workspace), str(reach.workspace))
     yield from _bind("--ro-bind", reach.inside(reach.readable))
     yield from _bind("--bind", reach.writable)
@@ -196,6 +197,7 @@ def _mount_sealed(reach: Reach) -> Iterator[Mount]:
 def _mount_closed(reach: Reach, empty: Path) -> Iterator[Mount]:
     yield from _bind("--ro-bind", reach.closed.read_only)
     for path in reach.closed.hidden:
+        # A mount needs a target of the same kind: an empty folder hides a folder, an empty file a file.
         nothing = str(empty) if path.is_dir() else "/dev/null"
         yield path, ("--ro-bind", nothing, str(path))
 

@@ -87,6 +87,7 @@ def _list_folders(place: str) -> list[tuple[str, str]]:
 def _list_links(file: Path, folders: Iterable[str]) -> Iterator[Path]:
     """Yield the file and its hard links in program folders, because a mount covers only one name."""
     yield file
+    # A hard link is a second name of the same file: masking only one would leave the program reachable.
     status = file.stat()
     missing = status.st_nlink - 1
     for folder in dict.fromkeys((str(file.parent), *folders)):
@@ -249,6 +250,7 @@ def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
     """Return the folder for temporary files; never in the workspace, where confined programs write."""
     folders = [Path(folder).resolve() for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp")]  # noqa: S108
     outside = [folder for folder in folders if workspace is None or not folder.is_relative_to(workspace)]
+    # The mark makes the name unpredictable, so that no other user can put a folder there first.
     return (outside or folders)[0] / f"{SCRATCH}{mark}"
 
 

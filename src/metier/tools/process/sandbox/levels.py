@@ -79,6 +79,7 @@ def try_level(level: Level, program: str) -> LevelTrial:
         return problem
     with tempfile.TemporaryDirectory(prefix="metier-probe-") as name, socket.socket() as listener:
         base = Path(name).resolve()
+        # A real listener, because connecting to a closed port fails without a sandbox too.
         listener.bind(("127.0.0.1", 0))
         listener.listen(8)
         targets = _plant(base, port=listener.getsockname()[1])
@@ -175,6 +176,7 @@ def _judge(level: Level, done: subprocess.CompletedProcess[bytes] | None, *, is_
         )
         name = "bwrap" if level == "full" else "Landlock with seccomp"
         return LevelTrial(level=level, works=False, summary=f"{name} cannot start: {last_line}", hint=_advise(level))
+    # A missing result counts against the level: the program may have ended before that attempt.
     got_out = [name for name in MUST_FAIL if results.get(name, True)]
     got_stuck = [name for name in MUST_WORK if not results.get(name, False)]
     if got_out or got_stuck:

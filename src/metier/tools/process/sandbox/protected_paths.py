@@ -274,6 +274,7 @@ class ProtectedState:
                 os.symlink(state.removeprefix(_LINK).partition("\0")[0], name, dir_fd=folder)
                 return
             mode = self._modes[f"{self._workspace}/{path}"]
+            # O_EXCL: a program that is still running may put a link there again.
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(self._contents[state.removesuffix(_EXECUTABLE)])

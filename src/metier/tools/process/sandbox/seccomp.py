@@ -105,6 +105,7 @@ def build_filter(machine: str, *, families: Iterable[int], read_only: bool = Fal
         # 32-bit programs use other numbers, so they could bypass the filter: kill them.
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
+        # Every test below expects the number in the accumulator; `_when` loads it again.
         (_LOAD, 0, 0, _NUMBER_AT),
     ]
     refused = [numbers[column] for numbers in REFUSED.values()]

@@ -146,6 +146,7 @@ def restrict(orders: Orders) -> None:
     drop_capabilities()
     restrict_files(orders)
     install_filter(orders.seccomp)
+    # After the filter, which is what keeps the process from creating sockets.
     if orders.unwritable:
         check_read_only(orders.unwritable)
 
@@ -198,6 +199,7 @@ def restrict_files(orders: Orders) -> None:
         if orders.landlock:
             raise Refused("the kernel does not offer Landlock")
         return
+    # The kernel rejects a ruleset with rights that it does not know.
     known = ALL_SINCE[min(version, len(ALL_SINCE) - 1)]
     attributes = struct.pack("=Q", known)
     # Older kernels reject a larger structure, so the scopes are only passed to those that know them.
@@ -215,6 +217,7 @@ def get_rights(right: str) -> int:
         return READING
     if right == "device":
         return READ_FILE | WRITE_FILE | TRUNCATE
+    # A device file would lead from a writable folder to hardware and terminals.
     return ALL_SINCE[-1] & ~MAKE_DEVICES & ~IOCTL_DEVICE
 
 
@@ -227,8 +230,10 @@ def add(ruleset: int, grant: Grant, rights: int) -> None:
     if not exceptions:
         add_rule(ruleset, path, rights)
         return
+    # A rule applies to everything below, so exceptions can be listed, but their files can't be opened.
     add_rule(ruleset, path, rights & READ_DIR)
     with os.scandir(path) as entries:
+        # A rule for a link would grant its target, wherever that is.
         inner = [entry.path for entry in entries if not entry.is_symlink()]
     for entry in inner:
         add(ruleset, Grant(entry, grant.right, exceptions), rights)
