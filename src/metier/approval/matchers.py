@@ -169,7 +169,9 @@ def _build(entry: Entry, place: MatcherPlace) -> Test | None:
             return _consider_decoding(_contains(value[0], place), place) if value else None
         case "containsAll":
             values = _scalars(entry, place)
-            return _consider_decoding(_contains_all(values, place), place) if values is not None else None
+            if values is None:
+                return None
+            return _consider_decoding(_all_of([_contains(value, place) for value in values]), place)
         case "anyOf" | "allOf":
             return _combine(entry, place)
         case _:
@@ -214,24 +216,12 @@ def _add_canonical(operands: Iterable[JsonValue], place: MatcherPlace) -> list[J
 
 
 def _is_in(operands: list[JsonValue], place: MatcherPlace) -> Test:
-    if kind_of(place.key) == "path" and not place.narrow:
-        return _is_in_folded(operands)
-    texts = frozenset(operand for operand in operands if isinstance(operand, str))
-    others = [operand for operand in operands if not isinstance(operand, str)]
-    if not others and len(texts) == 1:
-        (only,) = texts
-        return lambda value: value == only
-    return lambda value: (
-        value in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
-    )
-
-
-def _is_in_folded(operands: list[JsonValue]) -> Test:
-    """Match paths that some file system takes for one of the operands."""
-    texts = frozenset(fold_path(operand) for operand in operands if isinstance(operand, str))
+    # A limit also matches a path that some file system takes for one of the operands.
+    fold = fold_path if kind_of(place.key) == "path" and not place.narrow else str
+    texts = frozenset(fold(operand) for operand in operands if isinstance(operand, str))
     others = [operand for operand in operands if not isinstance(operand, str)]
     return lambda value: (
-        fold_path(value) in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
+        fold(value) in texts if isinstance(value, str) else any(is_same(value, operand) for operand in others)
     )
 
 
@@ -295,10 +285,6 @@ def _consider_decoding(test: Test, place: MatcherPlace) -> Test:
     return lambda value: (
         test(value) or (is_address(value) and (decoded := decode_url(value)) is not None and test(decoded))
     )
-
-
-def _contains_all(values: list[JsonValue], place: MatcherPlace) -> Test:
-    return _all_of([_contains(value, place) for value in values])
 
 
 def _contains(operand: JsonValue, place: MatcherPlace) -> Test:

@@ -95,10 +95,9 @@ class Toolbox:
         try:
             return await tool.preview(arguments, context)
         except ToolFailed as error:
-            sentence = _sentence(error)
-            return Preview(f"No preview: {sentence}", failure=_failure(sentence, code=error.code))
+            return Preview(f"No preview: {error.sentence}", failure=_failure(error.sentence, code=error.code))
         except MetierError as error:
-            return Preview(f"No preview: {_sentence(error)}")
+            return Preview(f"No preview: {error.sentence}")
         except Exception as error:  # noqa: BLE001  as in `_execute`
             return Preview(f"No preview: {type(error).__name__}: {error}")
 
@@ -139,9 +138,9 @@ async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolCon
     try:
         return await tool.execute(arguments, context)
     except ToolFailed as error:
-        return _failure(_sentence(error), code=error.code)
+        return _failure(error.sentence, code=error.code)
     except MetierError as error:
-        return _failure(_sentence(error), code="execution_failed")
+        return _failure(error.sentence, code="execution_failed")
     except Exception as error:  # noqa: BLE001  tools are other people's code: a bug in one must not end the run
         return _failure(f"Tool {shown_as!r} failed: {type(error).__name__}: {error}", code="execution_failed")
 
@@ -152,10 +151,6 @@ def _unique_aliases(tools: Iterable[Tool]) -> dict[str, str]:
         for alias in tool.info.aliases:
             owners.setdefault(alias, set()).add(tool.info.name)
     return {alias: next(iter(names)) for alias, names in owners.items() if len(names) == 1}
-
-
-def _sentence(error: MetierError) -> str:
-    return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def _failure(message: str, *, code: str) -> ToolResult:

@@ -5,19 +5,19 @@ compare the file with it.
 """
 
 import hashlib
-import json
 import os
 import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
+import msgspec
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.definitions.files import whole_file
 from metier.definitions.files.contained_path import READ_FILE
-from metier.definitions.files.whole_file import sync_folder
 from metier.errors import ToolFailed
 from metier.tools.base import STARTED, ToolContext
 from metier.tools.files.scope import Scope, Target
@@ -185,31 +185,21 @@ def _temporary_name(context: ToolContext) -> str:
 
 
 def _write_note(spool: Path | None, note: Note) -> None:
-    if spool is None:
-        return
-    path = spool.with_name(spool.name + STARTED)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump({"path": note.path, "before": note.before, "after": note.after}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
+    if spool is not None:
+        whole_file.replace_file(spool.with_name(spool.name + STARTED), msgspec.json.encode(note), durable=True)
 
 
 def _read_note(spool: Path | None) -> Note | None:
     if spool is None:
         return None
     try:
-        found = json.loads(spool.with_name(spool.name + STARTED).read_text(encoding="utf-8"))
+        return msgspec.json.decode(spool.with_name(spool.name + STARTED).read_bytes(), type=Note)
     except FileNotFoundError:
         return None
-    values = cast("dict[str, str]", found)  # written above, and renamed into place when complete
-    return Note(path=values["path"], before=values["before"], after=values["after"])
 
 
 def _withdraw_note(spool: Path | None) -> None:
     """Remove the note because the change did not happen: without one, the step counts as not started and runs again."""
     if spool is not None:
         spool.with_name(spool.name + STARTED).unlink(missing_ok=True)
-        sync_folder(spool.parent)
+        whole_file.sync_folder(spool.parent)

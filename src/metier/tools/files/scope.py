@@ -103,12 +103,13 @@ class Scope:
             if writes:
                 self._check_unprotected(spot.root, spot.path)
         except ToolFailed as error:
-            return f"{error.message}. {error.hint}" if error.hint else error.message
+            return error.sentence
         return ""
 
     def canonical(self, text: str) -> str:
         """Return the path for rules: relative in the workspace, with links resolved in the part that exists."""
         spot = self.locate(text)
+        # The last parts may not exist yet, as for a new file: links can only be in the part that does.
         head, rest = spot.path, list[str]()
         while True:
             try:

@@ -89,17 +89,11 @@ def compare_listings(known: Iterable[ToolInfo], found: Iterable[ToolInfo]) -> di
     return differences
 
 
-class _Worth(Struct, frozen=True):
-    risk: Risk
-    effect: Effect
-
-
-def _judge(tool: OfferedTool) -> _Worth:
+def _judge(tool: OfferedTool) -> tuple[Risk, Effect]:
     """Derive risk and effect from the annotations. The protocol requires to assume the worst without them."""
     if tool.read_only:
-        return _Worth("low", "read")
-    risk: Risk = "high" if tool.destructive else "medium"
-    return _Worth(risk, "idempotent" if tool.idempotent else "opaque")
+        return "low", "read"
+    return "high" if tool.destructive else "medium", "idempotent" if tool.idempotent else "opaque"
 
 
 def _get_problem(server: str, tool: OfferedTool, known: Mapping[str, ToolInfo], *, room: int) -> tuple[str, int]:
@@ -125,7 +119,7 @@ def _get_problem(server: str, tool: OfferedTool, known: Mapping[str, ToolInfo], 
 
 def _build_info(server: str, tool: OfferedTool, clean: Clean) -> ToolInfo:
     name = f"{server}/{tool.name}"
-    worth = _judge(tool)
+    risk, effect = _judge(tool)
     description = clean(tool.description).strip()
     if len(description) > MAX_DESCRIPTION_CHARACTERS:
         description = f"{description[:MAX_DESCRIPTION_CHARACTERS]}…"
@@ -135,8 +129,8 @@ def _build_info(server: str, tool: OfferedTool, clean: Clean) -> ToolInfo:
         description=description,
         category="custom",
         input_schema=_clean_schema(tool.input_schema, clean),
-        risk=worth.risk,
-        effect=worth.effect,
+        risk=risk,
+        effect=effect,
         spools=True,
         is_claim=True,
     )

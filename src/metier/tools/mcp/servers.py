@@ -159,16 +159,14 @@ def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> Serve
 
         return _VARIABLE.sub(find, text)
 
-    expanded = ServerDefinition(
-        name=server.name,
+    expanded = replace(
+        server,
         command=expand(server.command),
         args=tuple(expand(each) for each in server.args),
         env={name: expand(value) for name, value in server.env.items()},
         cwd=expand(server.cwd),
         url=expand(server.url),
         headers={name: expand(value) for name, value in server.headers.items()},
-        file=server.file,
-        line=server.line,
     )
     if missing:
         problem = Problem(
@@ -364,6 +362,7 @@ class AcceptedServers:
             tools=tools,
             code=code,
         )
+        # Private and in the home: a program of the workspace must not accept a server by writing a file.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._path(server), _ACCEPTANCE.dump_json(acceptance, indent=1), durable=True)
         return acceptance

@@ -85,6 +85,7 @@ def check_args(args: list[str], limits: ScriptLimits) -> None:
     if len(args) > limits.max_args:
         raise ScriptFailed("args_too_large", f"Too many arguments: {len(args)} (max {limits.max_args})")
     for position, arg in enumerate(args, start=1):
+        # The system passes arguments as bytes that end with a zero byte, and UTF-8 has no lone surrogates.
         if "\0" in arg or any("\ud800" <= character <= "\udfff" for character in arg):
             raise ScriptFailed("execution_failed", f"Argument {position} contains a character that cannot be passed on")
     size = sum(len(arg.encode()) for arg in args)
@@ -106,7 +107,7 @@ def build_success(result: JsonValue, message: str) -> ToolResult:
 
 def build_failure(error: ToolFailed) -> ToolResult:
     code = error.code if error.code in _CODES else "execution_failed"
-    message = f"{error.message}. {error.hint}" if error.hint else error.message
+    message = error.sentence
     printed: dict[str, JsonValue] = {"stdout": error.stdout} if isinstance(error, ScriptFailed) and error.stdout else {}
     return ToolResult(
         ok=False,

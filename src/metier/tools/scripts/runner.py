@@ -353,7 +353,7 @@ async def copy_trusted_code(package: SkillPackage) -> SkillPackage:
     try:
         return await anyio.to_thread.run_sync(lambda: take_trusted_copy(package, home=Path.home()))
     except SkillNotTrusted as error:
-        raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
+        raise ScriptFailed("permission_denied", error.sentence) from error
     except SkillError as error:
         raise ScriptFailed("execution_failed", error.sentence) from error
 
@@ -363,7 +363,7 @@ async def check_may_run(package: SkillPackage) -> None:
     try:
         await anyio.to_thread.run_sync(check_trusted, package)
     except SkillNotTrusted as error:
-        raise ScriptFailed("permission_denied", f"{error.message}. {error.hint}") from error
+        raise ScriptFailed("permission_denied", error.sentence) from error
 
 
 def default_environments(environ: Mapping[str, str], *, workspace: Path) -> ScriptEnvironments:

@@ -84,6 +84,7 @@ def _is_special(word: str) -> bool:
 
 
 CD = "cd"
+SHELL_BUILTINS = frozenset(BUILTINS.split())
 
 
 def find_refusal(
@@ -139,9 +140,8 @@ def is_own_cd(command: SimpleCommand, pipeline: Pipeline) -> bool:
 
 def is_direct(line: ShellLine) -> bool:
     """Return True if the line can run word by word, without a shell."""
-    builtins = BUILTINS.split()
     return all(
-        command.argv[0] not in builtins and (command.argv[0] != CD or is_own_cd(command, pipeline))
+        command.argv[0] not in SHELL_BUILTINS and (command.argv[0] != CD or is_own_cd(command, pipeline))
         for pipeline in line.pipelines
         for command in pipeline.commands
     )
@@ -149,11 +149,10 @@ def is_direct(line: ShellLine) -> bool:
 
 def is_telling(line: ShellLine, place: CommandFolders) -> bool:
     """Return True if its builtins only print facts (`command -v`, `type`) and its words are literal."""
-    builtins = BUILTINS.split()
     return all(
         not command.is_open
         and command.argv[0] != CD
-        and (command.argv[0] not in builtins or is_vouched(command.argv, place))
+        and (command.argv[0] not in SHELL_BUILTINS or is_vouched(command.argv, place))
         for command in line.commands
     )
 

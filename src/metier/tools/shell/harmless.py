@@ -12,7 +12,7 @@ import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -98,12 +98,10 @@ _REMOTES = frozenset({"origin", "upstream"})
 _OWN_CODE_ONLY = frozenset({"git", "mkdir", "ruff"})
 """Commands that act on files, or run at most the hooks that a user set up, and never code that the caller wrote."""
 _SYSTEM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
+_RUNNERS, _PLAIN_PROGRAMS = frozenset(RUNNERS.split()), frozenset(PLAIN.split())
 _GROUPING = frozenset({"(", ")", "!"})
 _REFUSED = (":keys", ":nofiles", ":nobrackets", ":noimports", ":noplus", ":nosignatures")
-_OPERANDS: dict[str, Operands] = {
-    ":none": "none", ":words": "words", ":paths": "paths", ":pattern": "pattern", ":plain": "plain", ":plus": "plus",
-    ":remote": "remote", ":sed": "sed", ":awk": "awk",
-}  # fmt: skip
+_OPERANDS: tuple[Operands, ...] = get_args(Operands.__value__)
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -164,7 +162,7 @@ def is_beneath(path: str, root: str) -> bool:
 def is_runner(program: str) -> bool:
     """Return True for a program that runs other programs or code, or writes where an argument says."""
     name = posixpath.basename(program)
-    return name in _runners() or _VERSIONED.fullmatch(name) is not None
+    return name in _RUNNERS or _VERSIONED.fullmatch(name) is not None
 
 
 def is_tabled(program: str) -> bool:
@@ -201,7 +199,7 @@ def is_unclear(argv: Sequence[str]) -> bool:
     folder, _, name = written.rpartition("/")
     if folder and folder not in _SYSTEM_FOLDERS:
         return True
-    if name in _plain_programs():
+    if name in _PLAIN_PROGRAMS:
         return False
     found = find_tables(argv, program=name)
     if found is None:
@@ -240,6 +238,7 @@ def get_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Comm
     if text in naming.prefixes and _is_named_whole(argv):
         return ""
     program = posixpath.basename(written) if "/" in written and naming.names(written) else written
+    # The tables describe programs of the system; a file of the same name elsewhere may be anything.
     if "/" in program:
         return f"{written!r} is a path, and the rule does not name it"
     found = find_tables(argv, program=program)
@@ -281,16 +280,6 @@ def _programs() -> frozenset[str]:
     return frozenset(name.partition(" ")[0] for name in (*load_tables(), *SAME_TABLE))
 
 
-@cache
-def _plain_programs() -> frozenset[str]:
-    return frozenset(PLAIN.split())
-
-
-@cache
-def _runners() -> frozenset[str]:
-    return frozenset(RUNNERS.split())
-
-
 def _read(words: Iterable[str]) -> Table:
     options: dict[str, Takes] = {}
     marks: dict[str, str] = {}
@@ -302,9 +291,8 @@ def _read(words: Iterable[str]) -> Table:
             marks[mark] = value
         else:
             options |= _read_option(word, is_single=is_single)
-    operands: Operands = "none"
-    for mark in marks:
-        operands = _OPERANDS.get(mark, "words" if mark == ":among" else operands)
+    kinds: list[Operands] = [kind for kind in _OPERANDS if f":{kind}" in marks]
+    operands: Operands = kinds[-1] if kinds else "words" if ":among" in marks else "none"
     return Table(
         options=options,
         operands=operands,

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.tools.shell.allowlist import CD, walk_commands
+from metier.tools.shell.allowlist import CD, SHELL_BUILTINS, walk_commands
 from metier.tools.shell.harmless import CommandFolders, is_beneath, is_unclear, is_vouched
 from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand, fill_variables, read_xargs
-from metier.tools.shell.programs import BUILTINS
 
 _GIT = "git"
 _STARTS = {"zcat": ("gzip",), "egrep": ("grep",), "fgrep": ("grep",)}
@@ -48,7 +47,7 @@ class ProgramSearch(Struct, frozen=True):
         another program and are known to run no code of the caller, such as `git`.
         """
         name = argv[0]
-        if "/" in name or name == CD or name in BUILTINS.split():
+        if "/" in name or name == CD or name in SHELL_BUILTINS:
             return ""
         found = self._list_files(name)
         if not found:

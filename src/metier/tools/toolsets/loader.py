@@ -52,13 +52,11 @@ class ToolsetClient:
         environ: Mapping[str, str],
         *,
         limits: ToolsetLimits,
-        config: dict[str, JsonValue],
         confinement: Confinement | None = None,
     ) -> None:
         self._package = package
         self._environ = environ
         self._limits = limits
-        self._config = config
         self._confinement = confinement or Confinement()
         self._child: JsonLinesChild | None = None
         self._turn = anyio.Lock()
@@ -82,6 +80,7 @@ class ToolsetClient:
         limit = self._limits.call_timeout_seconds
         limit = limit if timeout_seconds is None else min(limit, timeout_seconds)
         async with self._turn:
+            # The files or the trust may have changed since the toolset was loaded.
             await check_may_run(self._package)
             child = self._child
             if child is None:
@@ -121,7 +120,6 @@ class ToolsetClient:
             skill=definition.name,
             folder=str(package.folder.resolve()),
             toolsets=definition.toolsets,
-            config=self._config,
         )
         return await self._ask(self._child, request, LoadReply, timeout_seconds=self._limits.load_timeout_seconds)
 
@@ -206,7 +204,6 @@ async def load_toolsets(
     environ: Mapping[str, str],
     *,
     limits: ToolsetLimits | None = None,
-    config: dict[str, JsonValue] | None = None,
     confinement: Confinement | None = None,
 ) -> ToolsetReading:
     """Start a process for each skill with toolsets. A toolset that fails is reported as a problem; the others load."""
@@ -216,9 +213,7 @@ async def load_toolsets(
     for package in packages:
         if not package.definition.toolsets:
             continue
-        client = ToolsetClient(
-            package, environ, limits=limits or ToolsetLimits(), config=config or {}, confinement=confinement
-        )
+        client = ToolsetClient(package, environ, limits=limits or ToolsetLimits(), confinement=confinement)
         clients.append(client)
         try:
             reply = await client.load()

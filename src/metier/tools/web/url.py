@@ -58,12 +58,8 @@ def get_reason(address: IPv4Address | IPv6Address) -> str:
             return get_reason(IPv4Address(address.packed[-4:]))
         if address not in IPv6Network(_GLOBAL_6):
             return "this machine or a private network"
-        return _look_up_6(address)
+        return next((reason for network, reason in _FORBIDDEN_6.items() if address in IPv6Network(network)), "")
     return next((reason for network, reason in _FORBIDDEN_4.items() if address in IPv4Network(network)), "")
-
-
-def _look_up_6(address: IPv6Address) -> str:
-    return next((reason for network, reason in _FORBIDDEN_6.items() if address in IPv6Network(network)), "")
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address:
@@ -109,6 +105,7 @@ def _parse_number(part: str) -> int:
         raise ValueError(part)
     if part[:2].lower() == "0x":
         return int(part[2:] or "0", 16)
+    # Resolvers read a leading zero as octal. Reading it as decimal would check another address than is connected to.
     return int(part, 8) if part.startswith("0") and len(part) > 1 else int(part, 10)
 
 
@@ -167,6 +164,7 @@ def parse_url(text: str) -> WebUrl:
         scheme=scheme,
         host=str(address) if address else host,
         port=_parse_port(found["port"], scheme, text),
+        # `%` is among the safe characters, because the path may already be encoded.
         rest=quote(rest if rest.startswith("/") else f"/{rest}", safe=_SAFE),
         address=address,
     )

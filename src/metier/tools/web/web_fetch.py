@@ -116,7 +116,7 @@ class WebFetch:
             check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
             check_name(url)
         except ToolFailed as error:
-            return f"{error.message}. {error.hint}" if error.hint else error.message
+            return error.sentence
         return ""
 
     async def get(self, address: str, *, headers: Mapping[str, str], most: int) -> bytes:
@@ -165,6 +165,7 @@ class WebFetch:
         from metier.tls import choose_context
 
         pinned = pin_url(url, address)
+        # Only gzip, because `_Unpacker` decompresses with a limit and knows no newer encodings.
         headers = {**pinned.headers, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip", **more}
         verify = self._tls or choose_context(pinned.url)
         # `trust_env=False`: a proxy would resolve the name again, on another machine.

@@ -73,7 +73,7 @@ class WebSearch:
         try:
             check_domain(self._endpoint, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
         except ToolFailed as error:
-            return f"{error.message}. {error.hint}" if error.hint else error.message
+            return error.sentence
         return ""
 
     def _build_url(self, query: str, most: int) -> str:
