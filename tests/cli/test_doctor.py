@@ -151,6 +151,20 @@ def test_invalid_settings_are_one_finding_with_every_problem(capsys: pytest.Capt
     assert shown.err == ""
 
 
+def test_a_model_server_from_the_environment_needs_no_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("AGENT_MODEL_PROVIDER", "openai")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/v1")
+        reachable = findings(capsys)["openai"]
+    unreachable = findings(capsys)["openai"]
+
+    assert (reachable["state"], reachable["hint"]) == ("ok", "")
+    assert (unreachable["state"], unreachable["hint"]) == ("problem", "Nothing answers at http://127.0.0.1/v1")
+
+
 @pytest.mark.parametrize("text", ["model: [1\n", "model: {provider: nope}\n", "\x00"])
 def test_invalid_settings_do_not_stop_the_other_checks(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("agent.yaml").write_text(text, encoding="utf-8")

@@ -26,6 +26,7 @@ from metier.extras import hint_extra
 from metier.programs.launcher import PROBE, run_program, use_own_program
 from metier.programs.search import build_trusted_environment, get_trusted_program
 from metier.providers.feature_support import list_unsupported
+from metier.providers.options import BASE_URL_VARIABLES
 from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, capitalize, get_host_level, requires_sandbox, wants_sandbox
@@ -225,10 +226,11 @@ def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterato
         key_is_set = bool(environ.get(variable, "").strip())
         told = f"{variable} {'set' if key_is_set else 'not set'}"
         missing = ""
-        if not key_is_set and not (name == "openai" and options.base_url):
+        address = options.base_url or environ.get(BASE_URL_VARIABLES[name], "")
+        if not key_is_set and not (name == "openai" and address):
             missing = f'Set the key: export {variable}="…"'
-        if options.base_url and not _answers(options.base_url):
-            missing = missing or f"Nothing answers at {_without_password(options.base_url)}"
+        if address and not _answers(address):
+            missing = missing or f"Nothing answers at {_without_password(address)}"
         yield _provider(settings, name, told, missing=missing)
 
 
