@@ -74,6 +74,14 @@ def test_each_skill_has_a_line_and_a_hint_explains_how_to_enable_skills(
     assert "To enable: export AGENT_SKILLS=Kalshi_Markets,content-summarizer\n" in seen.err
 
 
+def test_lines_of_both_streams_keep_their_order_in_a_shared_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    done = subprocess.run([AGENT, "check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+
+    lines = done.stdout.decode().splitlines()
+    assert (lines[0], lines[-1]) == ("Skills:", "hint: To enable: export AGENT_SKILLS=content-summarizer")
+
+
 def test_command_and_option_print_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "--json"]) == 0
     by_command = capsys.readouterr().out

@@ -86,6 +86,8 @@ def write_line(text: str = "") -> None:
 def warn_line(text: str) -> None:
     """Write a line to stderr. A closed stderr must not fail the command, least of all a run."""
     with contextlib.suppress(OSError):
+        sys.stdout.flush()  # keeps the order of the lines if both streams go to one file
+    with contextlib.suppress(OSError):
         sys.stderr.write(f"{printable(text)}\n")
 
 
