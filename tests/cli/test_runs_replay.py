@@ -104,6 +104,19 @@ def test_fork_points_are_listed_as_text(run_id: str, workspace: Workspace, capsy
     assert first == ["1", "turn", "0", "after", "run_started", "next", "LOAD_SKILL_CATALOG"]
 
 
+def test_a_fork_at_an_entry_that_does_not_exist_names_the_last_point(
+    run_id: str, workspace: Workspace, capsys: Capture
+) -> None:
+    workspace.agent("fork", run_id)
+    last = capsys.readouterr().out.splitlines()[-1].split()[0]
+
+    assert workspace.agent("fork", run_id, "--at", "999") == 2
+
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: The run cannot be forked at entry 999: it has only ")
+    assert hint == f"hint: Fork at {last}; `agent fork {run_id}` lists every point"
+
+
 @pytest.mark.parametrize(
     "options",
     [("--execute", "--points"), ("--current",), ("--model", "m2"), ("--fork-at", "999"), ("--fork-at", "0")],

@@ -72,7 +72,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     """Create the new run and drive it. Raises `UsageError` if the run can't be forked at this entry."""
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
-    _check_point(request.at, find_points(run_id, entries))
+    _check_point(request.at, find_points(run_id, entries), run_id=run_id, most=len(entries))
     is_own = is_started_here(runtime.host, run_id, entries)
     agent = _resolve(runtime.host, started, request, is_own=is_own)
     forking = Runtime(agent.host, runtime.store)
@@ -105,16 +105,17 @@ def can_fork(state: RunState) -> bool:
     return state.question is None and not state.aborted and not any(step.phase in _UNSETTLED for step in state.steps)
 
 
-def _check_point(number: int, points: Sequence[Point]) -> None:
+def _check_point(number: int, points: Sequence[Point], *, run_id: str, most: int) -> None:
     numbers = [point.number for point in points]
     if number in numbers:
         return
     before = max((found for found in numbers if found < number), default=None)
     after = min((found for found in numbers if found > number), default=None)
     nearest = " or ".join(str(found) for found in (before, after) if found is not None)
+    why = "something is under way or awaited there, or it has ended" if number <= most else f"it has only {most}"
     raise UsageError(
-        f"The run cannot be forked at entry {number}: something is under way or awaited there, or it has ended",
-        hint=f"Fork at {nearest}; `agent replay <run> --points` lists every place" if nearest else "",
+        f"The run cannot be forked at entry {number}: {why}",
+        hint=f"Fork at {nearest}; `agent fork {run_id}` lists every point" if nearest else "",
     )
 
 
