@@ -44,6 +44,16 @@ def run_with_a_step() -> Iterator[Payload]:
     yield RunFinished(result_summary="Done.", turns=2, input_tokens=2400, output_tokens=80, duration_ms=4000)
 
 
+def test_a_retry_is_reported_in_words() -> None:
+    retry = LlmRetryScheduled(turn=1, meta=META, reason="reply_broken", delay_seconds=0.5)
+
+    view = fold_all(records([RunStarted(task="look"), retry]))
+
+    assert [item.text for item in view.items if isinstance(item, NoteView)] == [
+        "anthropic/m: reply broken; retrying in 0.5 s"
+    ]
+
+
 def test_run_with_one_step_is_text_step_answer_and_usage() -> None:
     view = fold_all(records(run_with_a_step()))
 

@@ -167,7 +167,9 @@ NOTES: dict[type[Payload], Words] = {
     StructuredOutputFallback: ("warning", _describe_fallback),
     LlmRetryScheduled: (
         "warning",
-        lambda p: f"{p.meta.provider}/{p.meta.model}: {p.reason}; retrying in {p.delay_seconds:.1f} s",
+        lambda p: (
+            f"{p.meta.provider}/{p.meta.model}: {p.reason.replace('_', ' ')}; retrying in {p.delay_seconds:.1f} s"
+        ),
     ),
     LlmDecisionRejected: (
         "warning",
