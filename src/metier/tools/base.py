@@ -120,6 +120,10 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     """No user approved the call: a program that it starts must run in the read-only sandbox, or not at all."""
 
+    def limit_seconds(self, seconds: float) -> float:
+        """Return the tool's own time limit, or the remaining time of the run if that is shorter."""
+        return seconds if self.timeout_seconds is None else min(seconds, self.timeout_seconds)
+
 
 class Question(Struct, frozen=True, kw_only=True):
     """A question that a tool needs answered; the call is repeated with the answer."""

@@ -293,8 +293,8 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
 
 def _list_failures(package: SkillPackage, scene: _Scene, *, is_active: bool) -> Iterator[str]:
     yield from (problem.message for problem in report_missing_scripts(package.definition))
-    for failure in scene.toolsets.failures if is_active else ():
-        if failure.package is package:
+    for owner, failure in scene.toolsets.failures if is_active else ():
+        if owner is package:
             yield f"toolset {failure.toolset!r}: {failure.message}" if failure.toolset else failure.message
 
 

@@ -278,7 +278,7 @@ async def _try_toolsets(package: SkillPackage, confinement: Confinement) -> list
         return []
     reading = await load_toolsets([package], os.environ, confinement=confinement)
     try:
-        failed = {failure.toolset: failure.message for failure in reading.failures}
+        failed = {failure.toolset: failure.message for _, failure in reading.failures}
         if "" in failed:
             return [Trial(name="toolsets", ok=False, message=failed[""])]
         names = ", ".join(tool.info.name for tool in reading.tools)

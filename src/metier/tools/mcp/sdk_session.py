@@ -37,7 +37,7 @@ from metier.tools.base import Media
 from metier.tools.mcp.offered_tools import MAX_TOOLS, OfferedTool
 from metier.tools.mcp.server_connection import Conversation, Ending, Reply, ServerLog, SessionEnded, Target
 from metier.tools.media import prepare_media
-from metier.tools.process.run import Command, ProcessLimits, ProcessTree
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree, collect
 from metier.tools.schemas import SchemaCheck
 from metier.version import __version__
 
@@ -106,7 +106,7 @@ async def stdio_transport(
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)
     async with tree, anyio.create_task_group() as pipes:
-        pipes.start_soon(_read_log, tree, log)
+        pipes.start_soon(collect, tree.stderr, log.add)
         pipes.start_soon(_write_messages, tree, outgoing)
         pipes.start_soon(_Reader(tree, ending, log, max_message_bytes).run, incoming)
         try:
@@ -172,14 +172,6 @@ async def _write_messages(tree: ProcessTree, outgoing: MemoryObjectReceiveStream
             await tree.stdin.send(text.encode("utf-8", "replace") + b"\n")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError):
         # The reader notices the end too, and reports the reason.
-        return
-
-
-async def _read_log(tree: ProcessTree, log: ServerLog) -> None:
-    try:
-        while True:
-            log.add(await tree.stderr.receive())
-    except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
         return
 
 

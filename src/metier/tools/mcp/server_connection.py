@@ -234,8 +234,7 @@ class ServerConnection:
 
     async def call(self, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
         """Call a tool, if it is still as accepted. Raises `ToolFailed` with a message for the model."""
-        limit = self._limits.call_timeout_seconds
-        limit = limit if context.timeout_seconds is None else min(limit, context.timeout_seconds)
+        limit = context.limit_seconds(self._limits.call_timeout_seconds)
         session = await self._get_session(context.emit)
         progress: deque[str] = deque(maxlen=_MAX_PROGRESS_LINES)
         try:

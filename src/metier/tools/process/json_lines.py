@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed, unwrapped
 from metier.tools.process.bounded_output import Capture
-from metier.tools.process.run import Command, ProcessLimits, ProcessTree
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree, collect
 from metier.tools.process.sandbox.confinement import Confinement
 
 MAX_LINE_BYTES = 1_048_576
@@ -101,7 +101,7 @@ class JsonLinesChild:
         """End the child, and return its log since the last request."""
         with anyio.move_on_after(_DRAIN_SECONDS, shield=True):
             await self._tree.stop()
-            await self._read_log()
+            await collect(self._tree.stderr, self._log.add)
         return self._log.output().text.strip()
 
     async def _exchange(self, request: Mapping[str, JsonValue], respond: Respond | None, *, ends: bool) -> Line:
@@ -111,7 +111,7 @@ class JsonLinesChild:
         with unwrapped():
             async with anyio.create_task_group() as reader:
                 # Read the log while waiting: a child that has filled the pipe would block and never reply.
-                reader.start_soon(self._read_log)
+                reader.start_soon(collect, self._tree.stderr, self._log.add)
                 try:
                     reply = await self._converse(request, respond)
                 except _ChildEnded as error:
@@ -148,13 +148,6 @@ class JsonLinesChild:
 
     async def _send(self, line: Mapping[str, JsonValue]) -> None:
         await self._tree.stdin.send(json.dumps(line).encode() + b"\n")
-
-    async def _read_log(self) -> None:
-        try:
-            while True:
-                self._log.add(await self._tree.stderr.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            return
 
     def _with_log(self, message: str) -> str:
         tail = self._log.output().last(_LOG_TAIL_BYTES).strip()

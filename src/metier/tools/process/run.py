@@ -178,8 +178,8 @@ async def _follow(
     """Collect the output until everything has ended. Return True if the time limit ended it."""
     timed_out = False
     async with anyio.create_task_group() as readers:
-        readers.start_soon(_collect, tree.stdout, stdout, partial(show, "stdout") if show else None)
-        readers.start_soon(_collect, tree.stderr, stderr, partial(show, "stderr") if show else None)
+        readers.start_soon(collect, tree.stdout, stdout.add, partial(show, "stdout") if show else None)
+        readers.start_soon(collect, tree.stderr, stderr.add, partial(show, "stderr") if show else None)
         if stdin is not None:
             readers.start_soon(_feed, tree.stdin, stdin)
         with anyio.move_on_after(limits.timeout_seconds) as clock:
@@ -196,7 +196,7 @@ async def _read_rest(tree: "ProcessTree", stdout: Capture, stderr: Capture) -> N
         await tree.stop()
         for stream, capture in ((tree.stdout, stdout), (tree.stderr, stderr)):
             with anyio.move_on_after(_REST_SECONDS):
-                await _collect(stream, capture)
+                await collect(stream, capture.add)
 
 
 def describe_moved(places: Sequence[str]) -> str:
@@ -419,11 +419,14 @@ def _opened[Stream](stream: Stream | None) -> Stream:
     return stream
 
 
-async def _collect(stream: ByteReceiveStream, capture: Capture, show: Callable[[bytes], None] | None = None) -> None:
+async def collect(
+    stream: ByteReceiveStream, add: Callable[[bytes], None], show: Callable[[bytes], None] | None = None
+) -> None:
+    """Pass on everything that arrives in a stream, until it ends."""
     try:
         while True:
             chunk = await stream.receive(_CHUNK_BYTES)
-            capture.add(chunk)
+            add(chunk)
             if show is not None:
                 show(chunk)
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):

@@ -440,9 +440,8 @@ def _read_args(arguments: Arguments) -> list[str]:
 
 
 def _process_limits(limits: ScriptLimits, context: ToolContext) -> ProcessLimits:
-    timeout_seconds, left = limits.timeout_seconds, context.timeout_seconds
     return ProcessLimits(
-        timeout_seconds=timeout_seconds if left is None else min(timeout_seconds, left),
+        timeout_seconds=context.limit_seconds(limits.timeout_seconds),
         max_stdout_bytes=limits.max_output_bytes,
     )
 

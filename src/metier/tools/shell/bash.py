@@ -475,9 +475,8 @@ class Bash:
 
     def _build_limits(self, arguments: dict[str, JsonValue], context: ToolContext) -> ProcessLimits:
         seconds = _at_most(arguments.get("timeout_ms"), self._options.timeout_ms) / 1000
-        left = context.timeout_seconds
         return ProcessLimits(
-            timeout_seconds=seconds if left is None else min(seconds, left),
+            timeout_seconds=context.limit_seconds(seconds),
             max_stdout_bytes=MAX_STDOUT_BYTES,
             max_stderr_bytes=MAX_STDERR_BYTES,
         )

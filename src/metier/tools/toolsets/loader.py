@@ -177,21 +177,13 @@ class ToolsetTool(Struct, frozen=True, kw_only=True):
         return ToolResult(ok=reply.success, output=reply.model_dump(), error=failure, meta=meta)
 
 
-class ToolsetFailure(Struct, frozen=True, kw_only=True):
-    """A toolset that could not be loaded; all of the skill's if `toolset` is empty."""
-
-    package: SkillPackage
-    toolset: str
-    message: str
-
-
 class ToolsetReading(Struct, frozen=True, kw_only=True):
     """The loaded toolsets, and their problems. Close it when the run ends."""
 
     tools: tuple[ToolsetTool, ...] = ()
     problems: tuple[Problem, ...] = ()
     """The failures as messages, and ambiguous names of tools."""
-    failures: tuple[ToolsetFailure, ...] = ()
+    failures: tuple[tuple[SkillPackage, LoadFailure], ...] = ()
     clients: tuple[ToolsetClient, ...] = ()
 
     async def aclose(self) -> None:
@@ -228,10 +220,7 @@ async def load_toolsets(
     return ToolsetReading(
         tools=tuple(tool if short in collisions else _with_alias(tool, short) for tool, short in loaded),
         problems=tuple(problems),
-        failures=tuple(
-            ToolsetFailure(package=package, toolset=failure.toolset, message=failure.message)
-            for package, failure in failed
-        ),
+        failures=tuple(failed),
         clients=tuple(clients),
     )
 
