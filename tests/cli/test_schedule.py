@@ -156,6 +156,10 @@ def test_an_invalid_schedule_is_rejected_when_added_and_a_later_failure_is_recor
     assert workspace.agent("schedule", "add", "a", "Go", "--every", "1h", "--agent", "ghost") == 2
     assert workspace.agent("schedule", "add", "a", "Go", "--cron", "61 * * * *") == 2
     assert "is not a cron expression" in capsys.readouterr().err
+    assert workspace.agent("schedule", "add", "a", "Go", "--cron", "0 3 * *") == 2
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert "'0 3 * *' is not a cron expression" in error
+    assert "'0 3 * * *' is every day at 03:00" in hint
     agent = workspace.write(".agent/agents/writer/AGENT.md", "---\nname: writer\ndescription: Writes.\n---\n\nWrite.\n")
     assert workspace.agent("schedule", "add", "a", "Go", "--every", "1m", "--agent", "writer") == 0
     assert workspace.agent("schedule", "add", "a", "Go", "--every", "1m") == 2

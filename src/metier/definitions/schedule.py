@@ -163,13 +163,17 @@ class ScheduleFile(Struct, frozen=True, kw_only=True):
     """First line of each schedule, by name."""
 
 
+_CRON_HINT = "Write minute, hour, day of month, month and day of week: '0 3 * * *' is every day at 03:00"
+
+
 def build_schedule(values: MappingOf[str, object]) -> ScheduleDefinition:
     """Build a schedule. Raises `ConfigError` with all problems."""
     try:
         return ScheduleDefinition.model_validate(dict(values))
     except ValidationError as error:
         sentences = [_describe(each["loc"], each["msg"]) for each in error.errors()]
-        raise ConfigError(f"The schedule cannot be used: {'; '.join(sentences)}") from error
+        hint = _CRON_HINT if any("cron expression" in sentence for sentence in sentences) else ""
+        raise ConfigError(f"The schedule cannot be used: {'; '.join(sentences)}", hint=hint) from error
 
 
 def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
