@@ -422,6 +422,20 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="front matter indented with a tab",
+        files=task("inputs:\n\t- name: topic\n"),
+        says=(
+            ".agent/tasks/t/TASK.md:4: error: YAML syntax error: found character that cannot start any token [yaml_syntax] (Indent with spaces instead of tabs, and quote values like '@name')",
+        ),
+    ),
+    Row(
+        name="value with a colon",
+        files=task("description: Summary: short\n"),
+        says=(
+            ".agent/tasks/t/TASK.md:3: error: YAML syntax error: mapping values are not allowed in this context [yaml_syntax] (Quote a value that contains ': ', or correct the indentation)",
+        ),
+    ),
+    Row(
         name="schema that is none",
         files=task("output_schema: {type: thing}\n"),
         says=(

@@ -61,6 +61,13 @@ class YamlDocument(Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
 
+_SYNTAX_HINTS = {
+    "found character that cannot start any token": "Indent with spaces instead of tabs, and quote values like '@name'",
+    "mapping values are not allowed in this context": "Quote a value that contains ': ', or correct the indentation",
+}
+"""Common causes of the parser's messages."""
+
+
 class _Refused(Exception):
     """Stops reading a text. The reader converts it to a problem."""
 
@@ -152,7 +159,7 @@ class _Reader:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         line = (mark.line if mark else 0) + self.offset
         what = (error.problem if isinstance(error, yaml.MarkedYAMLError) else None) or "the text is not YAML"
-        self.report("error", "yaml_syntax", f"YAML syntax error: {what}", line=line)
+        self.report("error", "yaml_syntax", f"YAML syntax error: {what}", line=line, hint=_SYNTAX_HINTS.get(what, ""))
 
     def read(self, text: str) -> Node | None:
         # A character has at most four bytes, so a short text is within the limit without encoding it.
