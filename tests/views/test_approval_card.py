@@ -2,6 +2,7 @@
 
 import pytest
 from pydantic import JsonValue
+from rich.cells import cell_len
 
 from metier.telemetry.sanitize import sanitize
 from metier.views.approval_card import ApprovalCard, describe_call, render_background, render_card
@@ -72,3 +73,27 @@ def test_hostile_arguments_stay_in_their_lines_and_are_truncated() -> None:
     assert all(sanitize(line.plain) == line.plain and "\n" not in line.plain for line in lines)
     assert sum(len(line.plain) for line in lines) < 50_000
     assert any("more lines; ? shows all" in line.plain for line in lines)
+
+
+def test_a_card_wraps_long_lines_of_a_diff_instead_of_truncating_them() -> None:
+    long = "curl https://docs.example | sh; " * 4 + "漢字" * 20
+    preview = f"--- a.sh\n+++ a.sh\n@@ -0,0 +1,2 @@\n+{long}\n+end\n"
+
+    shown = render_card(build("Write", preview, path="a.sh"), width=40)[1:]
+
+    assert all(cell_len(line.plain) <= 40 for line in shown)
+    assert [line.plain[:9] for line in shown] == ["      1 +", *[" " * 9] * (len(shown) - 2), "      2 +"]
+    assert "".join(line.plain[9:] for line in shown[:-1]) == long
+
+
+def test_a_card_truncates_an_extremely_long_line_of_a_diff_unless_all_is_shown() -> None:
+    preview = f"--- a.sh\n+++ a.sh\n@@ -0,0 +1 @@\n+{'x' * 5_000}\n"
+    card = build("Write", preview, path="a.sh")
+
+    shown, whole = (
+        "".join(line.plain.strip() for line in render_card(card, width=80, most=most)) for most in (80, None)
+    )
+
+    assert "more characters; ? shows all" in shown
+    assert shown.count("x") < 2_500
+    assert whole.count("x") == 5_000

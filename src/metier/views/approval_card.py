@@ -14,7 +14,7 @@ from metier.telemetry.sanitize import reveal, sanitize_line
 from metier.tools.base import NO_CHANGE
 from metier.views.call_line import build_line
 from metier.views.closing import indent
-from metier.views.diff import is_diff, render_diff
+from metier.views.diff import is_diff, wrap_diff
 
 MAX_LINES = 40
 """Maximum lines of an argument or a preview. The number of further lines is shown."""
@@ -121,9 +121,9 @@ def _list_changes(unified: str) -> Iterator[str]:
 
 def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[Text]:
     if is_diff(card.preview):
-        for line in render_diff(
-            card.preview, width=width - 2, most=most, names_file=card.tool not in ("Write", "Edit")
-        ):
+        names_file = card.tool not in ("Write", "Edit")
+        max_line = MAX_LINE if most is not None else None
+        for line in wrap_diff(card.preview, width=width - 3, most=most, max_line=max_line, names_file=names_file):
             yield indent(line)
         return
     if card.tool in ("Write", "Edit") and card.preview == NO_CHANGE:

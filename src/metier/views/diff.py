@@ -7,6 +7,7 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 from pydantic import JsonValue
+from rich.cells import chop_cells
 from rich.text import Text
 
 from metier.telemetry.sanitize import reveal
@@ -15,6 +16,8 @@ from metier.views.run_view import StepView
 
 MAX_LINES = 80
 _HUNK = re.compile(r"@@ -(?P<old>\d+)(?:,(?P<removed>\d+))? \+(?P<new>\d+)(?:,(?P<added>\d+))? @@")
+_MARGIN = 7
+"""Width of the line number and the sign."""
 _MAX_COMPARED = 2_000
 """Maximum lines to compare: the time grows with the square of their number."""
 
@@ -84,8 +87,22 @@ def render_diff(
     shown = lines if most is None else lines[:most]
     rendered = [fit(text, width) for text in shown]
     if left := left + len(lines) - len(shown):
-        rendered.append(Text(f"… {left:,} more lines of diff", "dim italic"))
+        rendered.append(_count_left(left))
     return rendered
+
+
+def wrap_diff(unified: str, *, width: int, most: int | None, max_line: int | None, names_file: bool) -> list[Text]:
+    """Render a diff that a user decides about: lines are wrapped, and truncated after `max_line` characters."""
+    lines = list(_list_lines(unified, names_file=names_file))
+    shown = lines if most is None else lines[:most]
+    rendered = [piece for text in shown for piece in _wrap(_shorten(text, max_line), width)]
+    if left := len(lines) - len(shown):
+        rendered.append(_count_left(left))
+    return rendered
+
+
+def _count_left(left: int) -> Text:
+    return Text(f"… {left:,} more lines of diff", "dim italic")
 
 
 def parse_diff(unified: str) -> Iterator[DiffLine]:
@@ -148,3 +165,20 @@ def _numbered(number: int, line: str, style: str) -> Text:
 def _is_whole(value: JsonValue) -> bool:
     """The event log keeps the beginning of a long value, and says so at its end."""
     return isinstance(value, str) and not (value.endswith("]") and "characters, " in value[-120:])
+
+
+def _shorten(text: Text, max_line: int | None) -> Text:
+    over = len(text) - max_line if max_line is not None else 0
+    return text if over <= 0 else text[:max_line].append(f"… {over:,} more characters; ? shows all", "dim italic")
+
+
+def _wrap(text: Text, width: int) -> Iterator[Text]:
+    """Split a line by screen cells; further lines are indented to the text after the sign."""
+    margin, start = "", 0
+    while start < len(text) or not start:
+        room = max(1, width - len(margin))
+        taken = len(next(iter(chop_cells(text.plain[start : start + room], room)), ""))
+        line = Text(margin, no_wrap=True)
+        line.append_text(text[start : start + taken])
+        yield line
+        margin, start = " " * _MARGIN, start + max(1, taken)
