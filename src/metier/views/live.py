@@ -329,12 +329,14 @@ class LiveRun:
         if not self._is_working():
             return []
         now, width = self._clock(), self._painter.width - 1
+        hint = f" · {self._interrupt_key} interrupts"
         groups: list[list[Text]] = []
         for run in self.view.walk():
             depth = self._get_depth(run.run_id)
-            room = width - 2 * depth
+            # Room for the hint on any of the lines, because it is on the last one.
+            room = width - 2 * depth - len(hint)
             if self._has_blocks and depth and not run.is_over:
-                head = render_agent(run, width=width - 2 * (depth - 1), now=now, frame=self._frame)
+                head = render_agent(run, width=room + 2, now=now, frame=self._frame)
                 groups.append([indent(head, depth - 1)])
             running = [
                 step
@@ -351,7 +353,7 @@ class LiveRun:
             if (waits := render_waiting(run, width=room, now=now, frame=self._frame)) is not None:
                 groups.append([indent(waits, depth)])
         if groups:
-            groups[-1][0].append(f" · {self._interrupt_key} interrupts", "dim")
+            groups[-1][0].append(hint, "dim")
         tail = self._list_tail(width) if self.shows_text else []
         lines = [line for group in groups[-_MAX_RUNNING:] for line in group]
         region = [*tail, *lines, *self._list_plan(width)]
