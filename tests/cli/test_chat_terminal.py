@@ -5,6 +5,8 @@ from chat_pty import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP, chat_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace, use_model
 
+from metier.cli.chat.terminal import wrap_line
+
 pytestmark = pytest.mark.slow
 
 PROMPT = "you>"
@@ -142,3 +144,18 @@ def test_a_question_of_the_model_is_answered_with_the_next_line(workspace: Works
         terminal.type(CTRL_D)
         assert terminal.wait_for_end() == 0
     assert "blue" in str(model.received[-1]["messages"][-1])
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("short", ["short"]),
+        ("/compact   Summarize it to free context", ["/compact   Summarize it to free", "           context"]),
+        ("error: openai answered 401. Check the API key", ["error: openai answered 401.", "       Check the API key"]),
+        ("Messages sent during a turn steer it; others run", ["Messages sent during a turn", "steer it; others run"]),
+        ("a " + "x" * 70, ["a " + "x" * 29, "x" * 31, "x" * 10]),
+        ("\x1b[1m" + "x" * 40 + "\x1b[0m", ["\x1b[1m" + "x" * 40 + "\x1b[0m"]),
+    ],
+)  # fmt: skip
+def test_long_lines_of_a_command_are_wrapped_between_words(line: str, shown: list[str]) -> None:
+    assert wrap_line(line, 31).split("\n") == shown

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ _STYLE = Style.from_dict(
         "scrollbar.button": "bg:#585858",
     }
 )
+_COLUMN = re.compile(r".*\S\s{2,}(?=\S)|\w+: +(?=\S)")
+"""The text before the last column of a table, or before the value of a labeled line."""
 _LINK = re.compile(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 """Synchronized output: terminals that support it show everything in between at once; others ignore it."""
@@ -310,6 +313,16 @@ class Terminal:
         self._pending.append(text)
         self._ends_blank = text == "\n" or text.endswith("\n\n")
 
+    def write_lines(self, lines: Sequence[str]) -> None:
+        """Write lines of a command above the prompt, wrapped between words."""
+        self.write_above("".join(f"{self._color(wrap_line(line, self.width))}\n" for line in lines))
+
+    def _color(self, line: str) -> str:
+        label, colon, rest = line.partition(":")
+        if label != "error" or not colon:
+            return line
+        return render(self._console, [Text.assemble((f"{label}:", "bold red"), rest)], soft_wrap=True).rstrip("\n")
+
     def _flush(self) -> None:
         if self._is_away or not self._pending:
             return
@@ -335,7 +348,11 @@ class Terminal:
             return [("class:you", PROMPT)]
         if self._question is not None:
             *above, last = self._question.prompt.split("\n")
-            return [*(("", f"{line}\n") for line in above), ("class:you", last)]
+            return [
+                ("", "\n"),
+                *(("", f"{line}\n") for line in above),
+                ("class:you", _wrap_words(last, self.width - 1)),
+            ]
         queued = self._session.list_queued() if self._session is not None else ()
         lines = [*self._region, *(_render_queued(message, self.width) for message in queued[-MAX_QUEUED:])]
         if not lines:
@@ -373,7 +390,7 @@ class _Above(io.TextIOBase):
         lines, end, rest = (self._line + text).rpartition("\n")
         self._line = rest
         if end:
-            self._terminal.write_above(lines + end)
+            self._terminal.write_lines(lines.split("\n"))
         return len(text)
 
 
@@ -403,6 +420,21 @@ def _open_output(stream: TextIO) -> Output:
     opened = _BottomOutput.from_pty(stream)
     opened.enable_cpr = False
     return opened
+
+
+def wrap_line(line: str, width: int) -> str:
+    """Wrap a line between words. Further lines are indented to the last column that begins in its first half."""
+    if len(line) <= width or "\x1b" in line:
+        return line
+    column = _COLUMN.match(line[: width // 2])
+    margin = " " * (column.end() if column is not None else len(line) - len(line.lstrip()))
+    return "\n".join(textwrap.wrap(line, width, subsequent_indent=margin, break_on_hyphens=False))
+
+
+def _wrap_words(prompt: str, width: int) -> str:
+    """Break a long question between words. The answer is typed after its last line."""
+    text = prompt.rstrip()
+    return "\n".join(textwrap.wrap(text, width)) + prompt[len(text) :]
 
 
 def _name_choice(prompt: str, key: str) -> str:
