@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from metier.engine.journal import RunLog
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
-from metier.runtime.driver import DriveOptions, RunDriver
+from metier.runtime.driver import UNATTENDED, DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.partials import PartialStream
 from metier.runtime.questions.answers import Answer
@@ -172,12 +171,12 @@ class TalkativeLog(RunLog):
             apply(self.state, entry)
 
 
-class TalkativeDriver(RunDriver):
+class TalkativeRuntime(Runtime):
     @asynccontextmanager
     async def writing(
         self,
         run_id: str,
-        options: DriveOptions | None = None,
+        options: DriveOptions = UNATTENDED,
         *,
         known: Sequence[Entry] = (),
         stream: PartialStream | None = None,
@@ -189,10 +188,10 @@ class TalkativeDriver(RunDriver):
 
 
 def build_early_events(folder: Path, reach: Reach) -> Scenario:
-    return dataclasses.replace(build(folder, reach), open_runtime=partial(Runtime, driver=TalkativeDriver))
+    return dataclasses.replace(build(folder, reach), open_runtime=TalkativeRuntime)
 
 
-class RashDriver(RunDriver):
+class RashRuntime(Runtime):
     """A driver that repeats interrupted steps, like most other engines."""
 
     async def _take_answer(
@@ -212,7 +211,7 @@ class RashDriver(RunDriver):
 
 
 def build_rash_recovery(folder: Path, reach: Reach) -> Scenario:
-    return dataclasses.replace(build(folder, reach), open_runtime=partial(Runtime, driver=RashDriver))
+    return dataclasses.replace(build(folder, reach), open_runtime=RashRuntime)
 
 
 class NaiveStore(StoreWrapper):

@@ -11,7 +11,7 @@ import pytest
 import small_scenarios as small
 
 from metier.engine.loop import hold_lease
-from metier.runtime.lease_terms import LeaseHolder
+from metier.runtime.driver import LeaseHolder
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.store.backend import DATABASE

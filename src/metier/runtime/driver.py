@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import anyio
+from anyio.to_thread import run_sync
 from msgspec import DecodeError, Struct, field, json
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from metier.approval.narrowed_policy import is_reading
 from metier.decisions import ActionStep, TaskState
 from metier.engine.decide import is_planned
 from metier.engine.entries.entry import Entry
-from metier.engine.entries.run import ModelChanged, RunFailed, RunPaused
+from metier.engine.entries.run import TAKEN_BY_WORKER, ModelChanged, RunFailed, RunPaused, RunResumed
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, LeaseKeeper, drive, hold_lease
 from metier.engine.model.skill_selection import report_skill_problems
@@ -36,11 +37,11 @@ from metier.providers.stand_ins import UnavailableProvider
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.child_runs import borrow_sinks, follow_children, prepare_run, restore_run, use_settings
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
+from metier.runtime.confinement import open_confinement
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.host import Host
-from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, is_left_to_user, mark_claimable, record_attempt
 from metier.runtime.model_providers import check_keys
-from metier.runtime.notify.announcements import Announcer
+from metier.runtime.notify.announcements import Announcer, check_notify
 from metier.runtime.notify.delivery import delivering
 from metier.runtime.partials import PartialFile, PartialStream
 from metier.runtime.questions.answers import (
@@ -69,7 +70,7 @@ from metier.runtime.records.pins import pin
 from metier.runtime.records.record import build_row, is_current, record_usage, write_record
 from metier.runtime.records.run_log import LogOpening, open_run_log, report_truncated_layers
 from metier.runtime.records.signatures import is_started_here, seal
-from metier.runtime.requests import RunRequest
+from metier.runtime.requests import RunRequest, check_output_schema
 from metier.runtime.run_start import adopt_run, build_adoption, build_start, check_inherited
 from metier.runtime.status import (
     can_change_model,
@@ -81,7 +82,7 @@ from metier.runtime.status import (
 )
 from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
-from metier.store.base import RunRow, Store
+from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
@@ -92,6 +93,24 @@ MAX_POLLS_PER_SECOND = 400
 """Limit for all runs of a process. Without it, 2,000 waiting runs would use half a core."""
 _driven: set[object] = set()
 """One marker per run that this process drives now."""
+
+
+# Attempts are recorded in the journal before anything is built or called, so that they survive the worker. A run that
+# kills its worker (a hang, all memory used up) also interrupts the worker's other runs, so it gets fewer attempts.
+class LeaseTerms(Struct, frozen=True, kw_only=True):
+    """A worker's terms for driving a run: its lease, and how many attempts the run gets."""
+
+    lease: Lease | None = None
+    """Lease acquired by claiming the run; None acquires a new one."""
+    lease_seconds: float = LEASE_SECONDS
+    max_attempts: int | None = None
+    """Maximum number of consecutive attempts without progress; None for a user, who may always retry."""
+    max_deaths: int = 2
+    """Number of workers that may die at the same point before the run waits for the user."""
+    is_pooled: bool = False
+    """Whether the driving process delivers notifications for all of its runs."""
+    queue: str = ""
+    """Queue that the run is handed back to; empty keeps the current one."""
 
 
 class DriveOptions(Struct, frozen=True, kw_only=True):
@@ -121,6 +140,10 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
     ask_question: QuestionAsker | None = None
     ask_for_limit: LimitAsker | None = None
     """Asks whether a run that reached a limit continues with a higher one."""
+
+
+UNATTENDED = DriveOptions()
+"""Nobody watches the run: it pauses at its first question."""
 
 
 def _join(first: Observer | None, second: Observer | None) -> Observer | None:
@@ -209,25 +232,71 @@ async def _end_at_timeout(stopper: Stopper, seconds: float, parks: bool) -> None
         stopper.fail(failure)
 
 
-class RunDriver:
+class LeaseHolder(Struct, frozen=True, kw_only=True):
+    """A process that writes into a run without driving it."""
+
+    store: Store
+    owner: str
+
+
+async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
+    """Record a worker's attempt, or that the run has had too many. Return False if nothing was recorded.
+
+    A run that waits or has ended stays unchanged.
+    """
+    state, left_by = log.state, log.lease.left_by
+    if terms.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
+        return False
+    if state.deaths + bool(left_by) >= terms.max_deaths:
+        await log.record(RunPaused(pause="explicit", reason=_describe_deaths(log)))
+    elif state.attempts >= terms.max_attempts:
+        message = f"{state.attempts} workers in a row took the run and got no further"
+        await log.record(RunFailed(reason="too_many_attempts", message=message))
+    else:
+        resumed = RunResumed(reason=TAKEN_BY_WORKER, driver=log.lease.owner, left_by=left_by)
+        await log.record(resumed)
+    return True
+
+
+def is_left_to_user(state: RunState, terms: LeaseTerms) -> bool:
+    """Return True for a worker if only the user may resume the run."""
+    return terms.max_attempts is not None and state.pause is not None and state.pause.pause == "explicit"
+
+
+def _describe_deaths(log: RunLog) -> str:
+    started, count = log.state.started, log.state.deaths + bool(log.lease.left_by)
+    owner = (started.parent_run_id if started else "") or log.state.run_id
+    died = f"{count} processes in a row died" if count > 1 else "A process died"
+    return f"{died} driving the run at this point. Workers leave it alone; continue it with `agent resume {owner}`"
+
+
+async def mark_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:
+    """Mark a handed-back run in the index as claimable, even if it waits for a child run."""
+    changes = {"status": "in_progress"} if log.state.status == "delegating" else {}
+    if queue:
+        changes["queue"] = queue
+    if changes:
+        await store.update_run(log.lease, changes)
+
+
+class RunDriver(RunReader):
     """Drives the runs of one workspace. It holds the lease of a run during every change."""
 
-    def __init__(self, reader: RunReader) -> None:
-        self.host = reader.host
-        self.store = reader.store
-        self._reader = reader
+    def __init__(self, host: Host, store: Store) -> None:
+        super().__init__(host, store)
         self._logs = LogPool()
 
-    async def start(
-        self,
-        run_id: str,
-        request: RunRequest,
-        options: DriveOptions,
-        *,
-        agent: ResolvedAgent,
-        queue: str = "",
+    async def start_as(
+        self, agent: ResolvedAgent, request: RunRequest, options: DriveOptions = UNATTENDED, *, queue: str = ""
     ) -> RunState:
-        """Start a run and drive it until it ends or waits for the user."""
+        """Start a run with a resolved agent, and drive it until it ends or waits for the user."""
+        check_notify(self.host)
+        if request.output_schema is not None:
+            await run_sync(check_output_schema, request.output_schema)
+        if request.mode == "live":
+            # Before the run exists: a sandbox that is required and missing must not leave a failed run behind.
+            await open_confinement(agent.host)
+        run_id = request.run_id or self.host.ids.run_id(self.host.clock.now())
         run = await self._prepare(run_id, agent, request, host=self.host)
         # A background run needs the key in the environment of its worker, not in this one.
         if request.mode == "live" and not (options.stopper is not None and options.stopper.is_set):
@@ -244,7 +313,7 @@ class RunDriver:
                 options.report(problem.render())
             raise
 
-    async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions) -> RunState:
+    async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions = UNATTENDED) -> RunState:
         """Start a run whose ID derives from its request, with the settings of the request.
 
         Raises `RunExists` if it has started.
@@ -262,8 +331,11 @@ class RunDriver:
         run = await self._prepare(run_id, agent, request, host=host, hooks=parent.hooks if parent else None)
         return await self._begin(run, request, options)
 
-    async def resume(self, run_id: str, answer: Answer | None, options: DriveOptions) -> RunState:
-        """Continue a run and, if a limit stops it again, ask whether to raise that."""
+    async def resume(self, run_id: str, answer: Answer | None = None, options: DriveOptions = UNATTENDED) -> RunState:
+        """Continue a run after an answer, an approval, a signal or a crash. An ended run stays unchanged.
+
+        If a limit stops it again, the user is asked whether to raise that.
+        """
         return await self._continue_past_limits(await self._resume(run_id, answer, options), options)
 
     async def _continue_past_limits(self, state: RunState, options: DriveOptions) -> RunState:
@@ -286,7 +358,7 @@ class RunDriver:
     ) -> RunState:
         entries = await read_entries(self.store, run_id)
         if not entries:
-            await self._reject_unstarted(await self._reader.find(run_id))
+            await self._reject_unstarted(await self.find(run_id))
         if answer is not None and (answer.reopens or answer.raised.is_any):
             is_written = await self._reopen(fold(run_id, entries), answer)
             entries = await read_entries(self.store, run_id) if is_written else entries
@@ -294,7 +366,7 @@ class RunDriver:
         assert started is not None, "a journal begins with the start of its run"
         # Anyone can write a journal. Without a valid seal its pinned settings and rules grant nothing.
         open_run = restore_run if is_started_here(self.host, run_id, entries) else adopt_run
-        restore = partial(open_run, self.host, self.store, folder=self._reader.folder(run_id), started=started)
+        restore = partial(open_run, self.host, self.store, folder=self.folder(run_id), started=started)
         journal = _Journal(known=entries, code=code or {})
         try:
             return await self._drive(run_id, options, prepare=restore, answer=answer or Answer(), journal=journal)
@@ -308,7 +380,7 @@ class RunDriver:
         self, run_id: str, agent: ResolvedAgent, request: RunRequest, *, host: Host, hooks: Hooks | None = None
     ) -> PreparedRun:
         check_budget(agent.host)
-        run = await prepare_run(agent, self.store, host=host, folder=self._reader.folder(run_id), request=request)
+        run = await prepare_run(agent, self.store, host=host, folder=self.folder(run_id), request=request)
         return replace(run, hooks=hooks)
 
     async def _reopen(self, state: RunState, answer: Answer) -> bool:
@@ -345,7 +417,7 @@ class RunDriver:
             self.host,
             self.store,
             state,
-            folder=self._reader.folder(state.run_id),
+            folder=self.folder(state.run_id),
             model=answer.model if is_meant else "",
             by=answer.by,
         )
@@ -376,10 +448,10 @@ class RunDriver:
             return await self._end(run_id, failure)
         except LeaseHeld:
             await request_end(self.store, run_id, failure)
-            return await self._reader.read(run_id)
+            return await self.read(run_id)
 
     async def _end(self, run_id: str, failure: RunFailed) -> RunState:
-        state = await self._reader.read(run_id)
+        state = await self.read(run_id)
         if state.phase in FINAL:
             return state
         if state.started is None:
@@ -395,7 +467,7 @@ class RunDriver:
             if log.state.phase not in FINAL:
                 await log.record(failure)
             await self._settle(log)
-            await self._reader.approvals.close(run_id, status=log.state.status)
+            await self.approvals.close(run_id, status=log.state.status)
             return log.state
 
     async def _begin(
@@ -431,7 +503,7 @@ class RunDriver:
         journal: _Journal,
     ) -> RunState:
         async with (
-            self._streaming(self._reader.folder(run_id), options) as stream,
+            self._streaming(self.folder(run_id), options) as stream,
             self.writing(run_id, options, known=journal.known, stream=stream) as log,
         ):
             # Before the attempt is counted: a canceled run must not fail for too many attempts.
@@ -501,25 +573,24 @@ class RunDriver:
             stopper.hand_back("the parent run")
             await self._resume(waiting.run_id, replace(answer, reopens=False), DriveOptions(stopper=stopper))
         # The answer is recorded with the pause, in one batch: a crash in between would lose it.
-        await record_pause(log, changed, await list_answers(log.state, answer, self._reader.approvals))
+        await record_pause(log, changed, await list_answers(log.state, answer, self.approvals))
 
     @asynccontextmanager
     async def writing(
         self,
         run_id: str,
-        options: DriveOptions | None = None,
+        options: DriveOptions = UNATTENDED,
         *,
         known: Sequence[Entry] = (),
         stream: PartialStream | None = None,
     ) -> AsyncGenerator[RunLog]:
         """Hold the lease and the log of a run."""
-        options = options or DriveOptions()
         holder, terms = LeaseHolder(store=self.store, owner=self.host.owner), options.lease_terms
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=terms.lease_seconds, held=terms.lease) as lease:
                 opening = LogOpening(
                     host=self.host,
-                    folder=self._reader.folder(run_id),
+                    folder=self.folder(run_id),
                     pool=self._logs,
                     first_sinks=() if stream is None else (stream,),
                     sinks=options.sinks,
@@ -546,7 +617,7 @@ class RunDriver:
             for child in log.state.children:
                 await self.end(child.run_id, failure)
             await log.record(failure)
-            await self._reader.approvals.close(log.state.run_id, status=log.state.status)
+            await self.approvals.close(log.state.run_id, status=log.state.status)
 
     async def _adopt(self, log: RunLog, services: Services, *, run: PreparedRun) -> None:
         """Record that the run now belongs to this store."""
@@ -638,7 +709,7 @@ class RunDriver:
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
         """Ask the user about open approvals. Return False if the run stays paused."""
-        remembered = await ask_for_approval(log.state, ask, self._reader.approvals, stopper=stopper)
+        remembered = await ask_for_approval(log.state, ask, self.approvals, stopper=stopper)
         return remembered is not None and await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _ask_question(
@@ -665,7 +736,7 @@ class RunDriver:
         has_resumed: bool = False,
     ) -> bool:
         return await take_answer(
-            log, answer, services, approvals=self._reader.approvals, remembered=remembered, has_resumed=has_resumed
+            log, answer, services, approvals=self.approvals, remembered=remembered, has_resumed=has_resumed
         )
 
     def _report_changes(self, log: RunLog, services: Services) -> None:
@@ -679,7 +750,7 @@ class RunDriver:
         """Update the summary and the index, and remove worktrees that are no longer needed."""
         # Shielded: if a cancellation interrupted this, the index would show the run as interrupted.
         with anyio.CancelScope(shield=True):
-            folder = self._reader.folder(log.state.run_id)
+            folder = self.folder(log.state.run_id)
             await self._write_summary(log, folder)
             await remove_ended(self.host, self.store, log.state, folder=folder)
 

@@ -38,8 +38,7 @@ from metier.runtime.chat.conversations import (
     summarize_if_due,
 )
 from metier.runtime.cleaning import build_host_cleaner
-from metier.runtime.driver import DriveOptions
-from metier.runtime.lease_terms import LeaseHolder
+from metier.runtime.driver import UNATTENDED, DriveOptions, LeaseHolder
 from metier.runtime.questions.answers import Answer, build_raise
 from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.runtime.records.index_rows import TYPED, find_listed_cost
@@ -167,20 +166,18 @@ class Chat:
         costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
-    async def compact(self, watch: DriveOptions | None = None) -> int:
+    async def compact(self) -> int:
         """Summarize all turns but the last one now; return their number."""
         await self.close_open_turn()
         before = await self._read()
-        after = await summarize_if_due(
-            self.runtime, before, agent=self.resolve(), watch=watch or DriveOptions(), is_wanted=True
-        )
+        after = await summarize_if_due(self.runtime, before, agent=self.resolve(), watch=UNATTENDED, is_wanted=True)
         return len(before.turns) - len(after.turns)
 
-    async def run_typed(self, command: str, watch: DriveOptions | None = None) -> RunState:
+    async def run_typed(self, command: str, watch: DriveOptions = UNATTENDED) -> RunState:
         """Run a shell command that the user typed, as a turn without a model."""
         agent = self.resolve()
         typed = replace(agent, host=use_typed(agent.host, command))
-        watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=get_user()))
+        watch = replace(watch, ask=TypedApproval(command, by=get_user()))
         await self.close_open_turn()
         conversation = await self._begin(await self._read(), f"{MARK}{command}")
         extra_input = build_extra_input(
@@ -202,7 +199,7 @@ class Chat:
     async def send(
         self,
         message: str,
-        watch: DriveOptions | None = None,
+        watch: DriveOptions = UNATTENDED,
         *,
         is_typed: bool = True,
         given: Sequence[GivenFile] = (),
@@ -212,7 +209,6 @@ class Chat:
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before any model request.
         """
-        watch = watch or DriveOptions()
         agent = self.resolve()
         check_budget(agent.host)
         # Only a user at this machine may attach files outside of the workspace, not the sender of a queued message.
@@ -222,7 +218,7 @@ class Chat:
         await self.close_open_turn()
         conversation = await self._read()
         # The summary is needed before the turn, so it is not left to workers like the turn itself.
-        summing = DriveOptions() if watch.lease_terms.queue else watch
+        summing = UNATTENDED if watch.lease_terms.queue else watch
         conversation = await summarize_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
         extra_input = build_extra_input(
@@ -248,7 +244,7 @@ class Chat:
         state = await self.runtime.read(missing[-1].run_id)
         return None if state.phase in FINAL else await get_status(self.runtime.store, state, row=missing[-1])
 
-    async def continue_turn(self, answer: Answer | None = None, watch: DriveOptions | None = None) -> RunState | None:
+    async def continue_turn(self, answer: Answer | None = None, watch: DriveOptions = UNATTENDED) -> RunState | None:
         """Continue the open turn; None if there is none. Raises `LeaseHeld` if another process drives it."""
         turn = await self.find_open_turn()
         if turn is not None:

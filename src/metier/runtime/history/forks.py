@@ -19,7 +19,7 @@ from metier.providers.options import parse_model_name, qualify_model_name
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import get_inherited
-from metier.runtime.driver import DriveOptions
+from metier.runtime.driver import UNATTENDED, DriveOptions
 from metier.runtime.history.replays import get_start, list_changed
 from metier.runtime.host import Host
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
@@ -68,7 +68,7 @@ def find_points(run_id: str, entries: Sequence[Entry]) -> tuple[Point, ...]:
     return tuple(points)
 
 
-async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: DriveOptions | None = None) -> Fork:
+async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: DriveOptions = UNATTENDED) -> Fork:
     """Create the new run and drive it. Raises `UsageError` if the run can't be forked at this entry."""
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)

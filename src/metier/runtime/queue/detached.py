@@ -15,8 +15,7 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogDamaged, MetierError
-from metier.runtime.driver import DriveOptions
-from metier.runtime.lease_terms import LeaseTerms
+from metier.runtime.driver import DriveOptions, LeaseTerms
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
@@ -40,8 +39,8 @@ _MAX_LOOKED_AT = 1000
 """Maximum number of runs that one sweep examines, oldest first."""
 
 
-# A run counts its attempts in its journal (`lease_terms`). One with a damaged journal or log can't be opened to do so,
-# and fails the same way at every attempt, so it is paused at once.
+# A run counts its attempts in its journal (`record_attempt`). One with a damaged journal or log can't be opened to do
+# so, and fails the same way at every attempt, so it is paused at once.
 async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> bool:
     """Pause the run and remove it from its queue. Return False if the store can't record that now.
 

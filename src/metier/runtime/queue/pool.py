@@ -112,7 +112,7 @@ async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierEr
         job.report(f"run {run_id}: {sentence}")
         return
     job.failures[run_id] += 1
-    # A run whose journal can be opened fails by its own count, one attempt earlier; see `lease_terms`.
+    # A run whose journal can be opened fails by its own count, one attempt earlier; see `record_attempt`.
     is_last = isinstance(failure, DAMAGE) or job.failures[run_id] > job.options.max_attempts
     try:
         is_parked = is_last and await park(runtime, run_id, failure)
