@@ -5,8 +5,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +37,7 @@ def _ignore(_sentence: str) -> None:
     return None
 
 
-@dataclass
-class SweepTimes:
+class SweepTimes(Struct):
     """Limits the cleanup of scratch folders that killed programs left to once a minute.
 
     The cleanup skips younger folders, so running it more often would find nothing.
@@ -52,14 +49,9 @@ class SweepTimes:
         """Return True at most once per interval."""
         now = time.monotonic()
         is_due = sys.platform != "win32" and now - self.last >= _SWEEP_SECONDS
-        self.last = now if is_due else self.last
+        if is_due:
+            self.last = now
         return is_due
-
-
-@lru_cache(maxsize=16)
-def _join(folder: Path, name: str) -> Path:
-    """Join and cache a path, because a `Path` is parsed at its first use."""
-    return folder / name
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -106,7 +98,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> Path:
-        return _join(self.workspace, self.settings.logging.jsonl_dir)
+        return self.workspace / self.settings.logging.jsonl_dir
 
     def locate(self, text: str) -> Path:
         """Return the folder that a setting names, relative to the workspace, or to the home folder after `~`."""

@@ -6,7 +6,7 @@ before it continues; see `questions.answers.check_changed_code`.
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -65,11 +65,7 @@ AGENT = "agent:"
 SKILL_IDS = "skill_ids"
 """Pin of skills whose ID is not their name: name → ID."""
 
-_INSTRUCTIONS = json.Decoder(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...], config=WHEN_USED)
-_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...], config=WHEN_USED)
-_OUTSIDE: TypeAdapter[dict[str, tuple[str, ...]]] = TypeAdapter(dict[str, tuple[str, ...]], config=WHEN_USED)
-_IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str], config=WHEN_USED)
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
 """Sections that determine what a run does and may do. `logging` and `store` stay those of the resuming process."""
 
@@ -85,25 +81,6 @@ class PinnedPolicy(NamedTuple):
     changed: tuple[str, ...] = ()
 
 
-class _Rendering[T]:
-    """Caches the rendered bytes of a value. Runs of a process often have equal values, and comparing is cheap."""
-
-    def __init__(self, render: Callable[[T], bytes]) -> None:
-        self._render = render
-        self._last: tuple[T, bytes] | None = None
-
-    def __call__(self, value: T) -> bytes:
-        last = self._last
-        if last is None or last[0] != value:
-            self._last = last = (value, self._render(value))
-        return last[1]
-
-
-_render_settings = _Rendering[Settings](lambda settings: settings.model_dump_json().encode())
-_render_instructions = _Rendering[Instructions](json.encode)
-_render_tools = _Rendering[tuple[ToolInfo, ...]](_TOOLS.dump_json)
-
-
 async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     """Store definitions and return their pins: definition ID → digest of the stored bytes."""
     store, agent = services.store, run.agent
@@ -115,10 +92,10 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     )
     pins = {
         **await pin_settings(settings, run.host.settings if run.host is not None else settings, store),
-        INSTRUCTIONS: await store.put_blob(_render_instructions(services.instructions)),
-        TOOLS: await store.put_blob(_render_tools(services.tools.infos())),
+        INSTRUCTIONS: await store.put_blob(json.encode(services.instructions)),
+        TOOLS: await store.put_blob(_TOOLS.dump_json(services.tools.infos())),
         POLICY: await store.put_blob(policy),
-        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(get_withheld(agent.host, policy))))),
+        TRUST: await store.put_blob(json.encode((*trusted, *sorted(get_withheld(agent.host, policy))))),
     }
     # Pin the pictures of earlier turns, so that their blobs are stored as long as this run.
     told = (part for message in services.instructions.conversation for part in message.parts)
@@ -131,10 +108,10 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
         pins |= await pin_task(run.task, store)
     if outside := list_outside_scripts(packages, agent.host.workspace):
-        pins[OUTSIDE] = await store.put_blob(_OUTSIDE.dump_json(dict(outside)))
+        pins[OUTSIDE] = await store.put_blob(json.encode(dict(outside)))
     ids = {each.name: each.id for package in packages if (each := package.definition).id != each.name}
     if ids:
-        pins[SKILL_IDS] = await store.put_blob(_IDS.dump_json(ids))
+        pins[SKILL_IDS] = await store.put_blob(json.encode(ids))
     for package in packages:
         data = package.definition.data
         keep = len(packages) <= MAX_STORED_SKILLS
@@ -145,7 +122,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
 
 async def pin_settings(settings: Settings, host: Settings, store: Store) -> dict[str, str]:
     """Pin the settings of a run, and those without its agent's own if they differ."""
-    pins = {SETTINGS: await store.put_blob(_render_settings(settings))}
+    pins = {SETTINGS: await store.put_blob(settings.model_dump_json().encode())}
     return pins if host == settings else {**pins, HOST: await store.put_blob(host.model_dump_json().encode())}
 
 
@@ -236,14 +213,18 @@ def _get_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
         return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""
 
 
+async def _find[T](name: str, pins: Mapping[str, str], store: Store, *, of: type[T]) -> T | None:
+    """Decode the bytes of a pin; None without it, as in runs of older versions."""
+    digest = pins.get(name)
+    return json.decode(await store.get_blob(digest), type=of) if digest else None
+
+
 async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:
-    digest = pins.get(INSTRUCTIONS)
-    return _INSTRUCTIONS.decode(await store.get_blob(digest)) if digest else None
+    return await _find(INSTRUCTIONS, pins, store, of=Instructions)
 
 
 async def get_partners(pins: Mapping[str, str], store: Store) -> Partners:
-    digest = pins.get(PARTNERS)
-    return json.decode(await store.get_blob(digest), type=Partners) if digest else Partners()
+    return await _find(PARTNERS, pins, store, of=Partners) or Partners()
 
 
 async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:
@@ -260,14 +241,12 @@ async def get_policy(pins: Mapping[str, str], store: Store) -> bytes:
 
 async def get_outside(pins: Mapping[str, str], store: Store) -> OutsideScripts:
     """Return the scripts outside of their skill's folder that the skills mention."""
-    digest = pins.get(OUTSIDE)
-    return _OUTSIDE.validate_json(await store.get_blob(digest)) if digest else {}
+    return await _find(OUTSIDE, pins, store, of=dict[str, tuple[str, ...]]) or {}
 
 
 async def list_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
     """List the skills whose rules may allow something, and the markers of files whose rules may not."""
-    digest = pins.get(TRUST)
-    return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
+    return frozenset(await _find(TRUST, pins, store, of=tuple[str, ...]) or ())
 
 
 async def rebuild_packages(
@@ -278,7 +257,7 @@ async def rebuild_packages(
     Raises `BlobUnknown` if neither has the bytes.
     """
     here = {_id(package): package for package in found}
-    ids = _IDS.validate_json(await store.get_blob(pins[SKILL_IDS])) if SKILL_IDS in pins else {}
+    ids = await _find(SKILL_IDS, pins, store, of=dict[str, str]) or {}
     packages: list[SkillPackage] = []
     for name, digest in pins.items():
         if name.startswith(SKILL):
