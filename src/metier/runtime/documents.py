@@ -2,7 +2,6 @@
 
 import difflib
 import json
-from datetime import datetime
 from typing import Any
 
 from msgspec import convert
@@ -53,18 +52,9 @@ def attempt_as_json(attempt: ApprovalAttempt) -> dict[str, JsonValue]:
 
 def read_approval(item: dict[str, Any]) -> ApprovalQuestion:
     """Read what `approval_as_json` wrote, as a server sends it."""
-    row = ApprovalRow(
-        approval_id=item["approval_id"],
-        run_id=item["run_id"],
-        step_id=item["step_id"],
-        payload=render_call(item["tool"], item["arguments"]),
-        created_at=datetime.fromisoformat(item["created_at"]),
-        expires_at=datetime.fromisoformat(item["expires_at"]) if item["expires_at"] else None,
-        status=item["status"],
-        decided_by=item["decided_by"],
-        reason=item["decision_reason"],
-        edited_payload=item["edited_call"].encode() if item["edited_call"] is not None else None,
-    )
+    call, edited = render_call(item["tool"], item["arguments"]), item["edited_call"]
+    given = {"payload": call, "reason": item["decision_reason"], "edited_payload": edited and edited.encode()}
+    row = convert({**item, **given}, ApprovalRow)
     asked = ApprovalAsked(
         approval_id=row.approval_id,
         step_id=row.step_id,

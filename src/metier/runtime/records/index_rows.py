@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import convert
 from pydantic import JsonValue
 
 from metier.providers.facts import find_cost
@@ -58,25 +59,9 @@ def row_as_json(row: RunRow) -> dict[str, JsonValue]:
 
 def read_row(item: dict[str, Any]) -> RunRow:
     """Read what `row_as_json` wrote, as a server sends it."""
-    return RunRow(
-        run_id=item["run_id"],
-        context_id=item["run_id"],
-        status=item["status"],
-        task=item["task"],
-        agent=item["agent"],
-        model=item["model"],
-        parent_run_id=item["parent_run_id"],
-        created_at=datetime.fromisoformat(item["created_at"]),
-        updated_at=datetime.fromisoformat(item["updated_at"]),
-        turns=item["turns"],
-        # An unknown cost becomes zero, which is shown as unknown again for a run with turns.
-        cost_usd=item["cost_usd"] or 0.0,
-        tokens=item["tokens"],
-        reason=item["reason"],
-        driver=item["driver"],
-        queue=item["queue"],
-        left_by="its worker" if item["worker_lost"] else "",
-    )
+    # An unknown cost becomes zero, which is shown as unknown again for a run with turns.
+    cost, left_by = item["cost_usd"] or 0.0, "its worker" if item["worker_lost"] else ""
+    return convert({**item, "context_id": item["run_id"], "cost_usd": cost, "left_by": left_by}, RunRow)
 
 
 def find_row_cost(row: RunRow) -> float | None:
