@@ -261,7 +261,7 @@ async def _build_rules(
 ) -> Policy:
     agent, host = run.agent, run.agent.host
     sources = replace(
-        _get_policy_sources(run, policy_file),
+        get_policy_sources(run, policy_file),
         known=None if run.pins else known,
         withheld=await list_trusted(run.pins, store) if run.pins else get_withheld(host, policy_file),
         outside=await get_outside(run.pins, store) if run.pins else list_outside_scripts(packages, host.workspace),
@@ -277,7 +277,8 @@ async def _build_rules(
     return narrow(host, await bind(rules, run, store, tools=tools))
 
 
-def _get_policy_sources(run: PreparedRun, policy_file: bytes) -> PolicySources:
+def get_policy_sources(run: PreparedRun, policy_file: bytes) -> PolicySources:
+    """Return the scopes whose rules apply to a run, with the host's rules in `policy_file`."""
     step = run.steps[-1] if run.steps else None
     return PolicySources(host=policy_file, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
 
@@ -299,7 +300,7 @@ def _list_own(
 def _list_masked(run: PreparedRun, policy_file: bytes) -> tuple[Path, ...]:
     """List the executables of programs that the rules always deny. The sandbox hides them."""
     host = run.agent.host
-    denied = list_denied(host.root, _get_policy_sources(run, policy_file))
+    denied = list_denied(host.root, get_policy_sources(run, policy_file))
     return list_masked(denied, host.environ.get("PATH", "")) if denied else ()
 
 

@@ -26,7 +26,7 @@ from metier.engine.state.authority import find_authority, find_origin
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.stand_ins import UnavailableProvider
-from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
+from metier.runtime.build import compose_instructions, get_model_options, get_policy_sources, list_tools, narrow
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import bind
 from metier.runtime.history.archive import Archive
@@ -50,7 +50,6 @@ from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, PolicySource
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.trust import get_withheld
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import is_trusted
 from metier.store.base import Store
 from metier.store.failures import StoreDamaged
 from metier.tools.base import Refusing, Tool, ToolContext, ToolInfo, ToolResult
@@ -171,20 +170,16 @@ async def build_replay_services(
     pinned = None if with_current_files else await find_instructions(started.pins, store)
     there = Toolbox(list_tools((), replace(host, workspace=Path(started.workspace)), web=agent.web))
     tools = Toolbox(_RecordedTool(info, there.find(info.name)) for info in await find_tools(started.pins, store))
-    trusted = await list_trusted(started.pins, store)
     policy_file = read_policy_file(host.workspace) if with_current_files else await get_policy(started.pins, store)
     policy_file = policy_file if changes.policy is None else changes.policy
-    sources = _get_policy_sources(run, agent, policy_file, trusted=trusted, with_current_files=with_current_files)
-    current = list_outside_scripts(packages, host.workspace) if with_current_files else None
-    sources = replace(sources, outside=await get_outside(started.pins, store) if current is None else current)
+    run = replace(run, agent=agent)
+    sources = await _get_policy_sources(run, packages, policy_file, store=store, with_current_files=with_current_files)
     # Rules are evaluated for the paths of the machine that the run was on.
     root = Path(started.root)
     default = ProfilePolicy(settings.runtime.profile, tools, reading=started.reading_sandbox)
     policy = build_policy(packages, tools, workspace=root, profile=default, sources=sources)
     partners = await get_partners(started.pins, store)
-    instructions = pinned or compose_instructions(
-        replace(run, agent=agent), tools, partners, project=load_project(host)
-    )
+    instructions = pinned or compose_instructions(run, tools, partners, project=load_project(host))
     # Replies come from the recording, and a bug must not turn a replay into a paid request.
     provider = UnavailableProvider(started.provider, MissingKey("A replay calls no model"))
     return Services(
@@ -212,19 +207,21 @@ async def build_replay_services(
     )
 
 
-def _get_policy_sources(
-    run: PreparedRun, agent: ResolvedAgent, host: bytes, *, trusted: frozenset[str], with_current_files: bool
+async def _get_policy_sources(
+    run: PreparedRun, packages: Sequence[SkillPackage], policy_file: bytes, *, store: Store, with_current_files: bool
 ) -> PolicySources:
-    """Return the scopes whose rules apply in a replay."""
-    return PolicySources(
-        host=host,
-        agent=agent.definition,
-        task=run.task if run.steps else None,
-        step=run.steps[-1] if run.steps else None,
-        trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
-        known=None,
-        withheld=get_withheld(agent.host, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
-    )
+    """Return the scopes whose rules apply in a replay, with the trust of then or of now."""
+    sources, host = replace(get_policy_sources(run, policy_file), known=None), run.agent.host
+    if with_current_files:
+        outside = list_outside_scripts(packages, host.workspace)
+        return replace(sources, withheld=get_withheld(host, policy_file), outside=outside)
+    trusted = await list_trusted(run.pins, store)
+
+    def was_trusted(package: SkillPackage) -> bool:
+        return package.definition.name in trusted
+
+    outside = await get_outside(run.pins, store)
+    return replace(sources, trusted=was_trusted, withheld=trusted & {HOST_FILE, DEFINITIONS}, outside=outside)
 
 
 def _problems(entries: Sequence[Entry]) -> tuple[Problem, ...]:
