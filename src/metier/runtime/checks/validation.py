@@ -102,7 +102,6 @@ class StepChecker:
     def _list_broken_agents(self, references: Iterable[Reference]) -> list[Problem]:
         return [
             _problem(
-                "error",
                 "agent_unusable",
                 f"Agent {each.name!r} cannot be used, so this step can never run",
                 file=each.file,
@@ -131,15 +130,15 @@ class StepChecker:
                 severity = "warning" if speaker.kind == "host" else "error"
                 message = f"Tool {name!r} is denied by the rules of {speaker.title}, so this step can never call it"
                 hint = "Take the tool out, or change the rule"
-                yield _problem(severity, "tool_denied", message, file=own.file, line=line, hint=hint)
+                yield _problem("tool_denied", message, file=own.file, line=line, hint=hint, severity=severity)
             elif name in self._off:
                 message = f"Tool {name!r} is turned off in this workspace, so this step does not have it"
                 hint = "Turn it on in 'tool-access.json', or take it out"
-                yield _problem("warning", "tool_off", message, file=own.file, line=line, hint=hint)
+                yield _problem("tool_off", message, file=own.file, line=line, hint=hint, severity="warning")
             elif agent is not None and not _has_tool(agent, name):
                 message = f"Tool {name!r} is not in the list of agent {agent.id!r}; this step adds it"
                 hint = "Add it to the agent too if that is meant, else take it out"
-                yield _problem("warning", "tool_beyond_agent", message, file=own.file, line=line, hint=hint)
+                yield _problem("tool_beyond_agent", message, file=own.file, line=line, hint=hint, severity="warning")
 
     def _check_commands(
         self, own: Permits, step: TaskStep, task: TaskDefinition, *, agent: AgentDefinition | None, scopes: list[Scope]
@@ -150,7 +149,7 @@ class StepChecker:
             if reason:
                 message = f"The command {command!r} is never run, so this step can never succeed: {reason}"
                 hint = f"Let it have {SHELL!r}, and allow the command by a rule that names it whole"
-                yield _problem("error", "command_not_allowed", message, file=own.file, line=line, hint=hint)
+                yield _problem("command_not_allowed", message, file=own.file, line=line, hint=hint)
 
     def _find_obstacle(
         self, command: str, step: TaskStep, task: TaskDefinition, *, agent: AgentDefinition | None, scopes: list[Scope]
@@ -203,7 +202,7 @@ def _list_unreached(task: TaskDefinition) -> Iterator[Problem]:
         if file.name.casefold() not in steps and _is_step(file):
             message = "No step leads to this file, so it never runs"
             hint = f"Write 'next: {file.name}' in the step before it, or take its front matter out"
-            yield _problem("warning", "step_unreached", message, file=str(file), line=1, hint=hint)
+            yield _problem("step_unreached", message, file=str(file), line=1, hint=hint, severity="warning")
 
 
 def _is_step(file: Path) -> bool:
@@ -211,12 +210,6 @@ def _is_step(file: Path) -> bool:
         return read_contained(file, within=file.parent, limit=len(FENCE))[: len(FENCE)] == FENCE
     except OSError:
         return False
-
-
-def _problem(
-    severity: Literal["error", "warning"], code: str, message: str, *, file: str, line: int, hint: str
-) -> Problem:
-    return Problem(severity=severity, code=code, message=message, file=file, line=line, hint=hint)
 
 
 class CheckedFile(Struct, frozen=True):
@@ -428,7 +421,7 @@ class _Checker(Struct, frozen=True, kw_only=True):
         for name, line in permits.tools.items():
             fault = self.known.find_fault(name)
             if fault is not None:
-                problem = _error("unknown_tool", fault[0], file=permits.file, line=line, hint=fault[1])
+                problem = _problem("unknown_tool", fault[0], file=permits.file, line=line, hint=fault[1])
                 problems.append(problem if "." in name or "/" in name else self.soften(problem, skills))
         return problems
 
@@ -500,7 +493,7 @@ def _check_schedules(host: Host, checked: Iterable[Checked]) -> tuple[CheckedFil
                 message = f"Schedule {schedule.name!r}: no {kind} is called {name!r}"
                 hint = hint_nearest(name, there) or f"Add the {kind}, or take the name out"
                 line = found.lines[schedule.name]
-                problems.append(_error(f"unknown_{kind}", message, file=found.file, line=line, hint=hint))
+                problems.append(_problem(f"unknown_{kind}", message, file=found.file, line=line, hint=hint))
     return (CheckedFile("schedules", found.file, tuple(problems)),)
 
 
@@ -534,7 +527,7 @@ def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
     checked: list[CheckedFile] = []
     for reading in AccessFile(workspace).load():
         unknown = [
-            _error("unknown_tool", fault[0], file=str(reading.file), line=line, hint=fault[1])
+            _problem("unknown_tool", fault[0], file=str(reading.file), line=line, hint=fault[1])
             for name, line in reading.lines.items()
             if (fault := known.find_fault(name)) is not None
         ]
@@ -568,12 +561,12 @@ def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
         return []
     hint = f"model.allowed_models has {', '.join(host)}"
     wrong = [
-        _error("model_not_allowed", f"Model {name!r} is not allowed here", file=permits.file, line=line, hint=hint)
+        _problem("model_not_allowed", f"Model {name!r} is not allowed here", file=permits.file, line=line, hint=hint)
         for name, line in permits.model.items()
         if not is_allowed(parse_model_name(name, provider=options.provider), host)
     ]
     useless = [
-        _error("model_not_allowed", f"Model {name!r} has no effect", file=permits.file, line=line, hint=hint)
+        _problem("model_not_allowed", f"Model {name!r} has no effect", file=permits.file, line=line, hint=hint)
         for name, line in permits.allowed_models.items()
         if not is_allowed(parse_model_name(name, provider=options.provider), host)
     ]
@@ -600,16 +593,18 @@ def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:
     line = get_field_line(skill, "entrypoint")
     message = f"The entrypoint names the script {skill.entrypoint.script!r}, which the skill does not have"
     hint = hint_nearest(wanted, scripts) or f"Add 'scripts/{wanted}'"
-    return [_error("missing_script", message, file=str(skill.file), line=line, hint=hint)]
+    return [_problem("missing_script", message, file=str(skill.file), line=line, hint=hint)]
 
 
 def _list_problems(error: ConfigError, file: str) -> tuple[Problem, ...]:
     found = tuple(problem for problem in error.problems if isinstance(problem, Problem))
-    return found or (_error("unreadable", error.message, file=file, line=1),)
+    return found or (_problem("unreadable", error.message, file=file, line=1),)
 
 
-def _error(code: str, message: str, *, file: str, line: int, hint: str = "") -> Problem:
-    return Problem(severity="error", code=code, message=message, file=file, line=line, hint=hint)
+def _problem(
+    code: str, message: str, *, file: str, line: int, hint: str = "", severity: Literal["error", "warning"] = "error"
+) -> Problem:
+    return Problem(severity=severity, code=code, message=message, file=file, line=line, hint=hint)
 
 
 def _list_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
