@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from metier.errors import MetierError
 from metier.messages import Message, TextPart
 from metier.providers.base import ListsModels, ModelRequest
-from metier.providers.facts import FactBook, load_facts
+from metier.providers.facts import load_facts
 from metier.providers.failures import BadRequest, NotFound, ReplyBroken
 from metier.providers.options import DEFAULT_MODELS, OFFLINE, ProviderName
 from metier.providers.registry import BUILT_IN, ProviderChoice, open_provider
@@ -100,9 +100,9 @@ def find_ready(candidates: tuple[Candidate, ...], readiness: Readiness) -> Candi
     return next((each for each in candidates if each.readiness == readiness), None)
 
 
-def render_settings(choice: ModelChoice, facts: FactBook | None = None) -> str:
+def render_settings(choice: ModelChoice) -> str:
     """Render an `agent.yaml` with limits for real work."""
-    known = (facts or load_facts()).get(choice.provider, choice.model)
+    known = load_facts().get(choice.provider, choice.model)
     lines = [
         "# Settings of `agent`. `agent config show --origin` lists all settings with their defaults;",
         "# `agent config set KEY VALUE` changes one. Keys are never saved here; set them in the environment.",

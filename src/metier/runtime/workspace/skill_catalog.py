@@ -32,6 +32,7 @@ from metier.tools.web.web_fetch import WebAccess
 
 _ANYWHERE = WebAccess()
 _MAX_NAMED_TOOLS = 8
+_MAX_PROBED = 8
 
 
 class ActiveSkills(NamedTuple):
@@ -203,9 +204,13 @@ def describe_skill(host: Host, name: str) -> SkillDetails:
     return SkillDetails(skill=found[0], digest=digest, report=build_report(package.definition, digest))
 
 
-async def probe_skills(host: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
+async def probe_skills(host: Host, request: str) -> Sequence[SkillCandidate]:
     """Rank the active skills for this request as a run would. No model is called."""
     packages, _ = await run_sync(get_skills, host)
     skill_index = await run_sync(open_skill_index, packages, host)
     near = await skill_index.get_similar(request)
-    return rank_request(skill_index.index, request, count=count, similar=near.ranked) if len(skill_index.index) else ()
+    return (
+        rank_request(skill_index.index, request, count=_MAX_PROBED, similar=near.ranked)
+        if len(skill_index.index)
+        else ()
+    )
