@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from metier.definitions.files.user_folders import get_cache_folder
 from metier.ids import Clock, Ids, SystemClock, SystemIds
@@ -52,6 +53,11 @@ class SweepTimes(Struct):
         if is_due:
             self.last = now
         return is_due
+
+
+def shorten_path(path: Path, workspace: Path) -> str:
+    """Return a path relative to the workspace, which is the same on every machine; one outside of it as it is."""
+    return path.relative_to(workspace).as_posix() if path.is_relative_to(workspace) else str(path)
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -99,6 +105,11 @@ class Host(Struct, frozen=True, kw_only=True):
     @property
     def runs(self) -> Path:
         return self.workspace / self.settings.logging.jsonl_dir
+
+    def with_runtime(self, **changes: object) -> "Host":
+        """Return the host with other values in the section `runtime` of its settings."""
+        changed = self.settings.runtime.model_copy(update=changes)
+        return replace(self, settings=self.settings.model_copy(update={"runtime": changed}))
 
     def locate(self, text: str) -> Path:
         """Return the folder that a setting names, relative to the workspace, or to the home folder after `~`."""

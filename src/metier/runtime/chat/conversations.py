@@ -326,8 +326,7 @@ def build_summarizer(runtime: Runtime, agent: ResolvedAgent) -> ResolvedAgent:
     """Build an agent without tools and with a model of the chat's agent. Raises `UsageError` for another model."""
     named = agent.host.settings.chat.summary_model
     host = resolve_agent(runtime.host, agent.id, model=named).host if named else agent.host
-    options = host.settings.runtime.model_copy(update={"max_turns": MAX_SUMMARIZER_TURNS})
-    host = replace(host, settings=host.settings.model_copy(update={"runtime": options}))
+    host = host.with_runtime(max_turns=MAX_SUMMARIZER_TURNS)
     file = host.workspace / ".agent" / "agents" / SUMMARIZER / "AGENT.md"
     return restore_agent(host, SUMMARIZER, SUMMARIZER_AGENT, file=file)
 

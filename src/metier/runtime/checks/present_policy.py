@@ -33,7 +33,7 @@ from metier.engine.state.steps import build_memory_key
 from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_all_tools, list_tools
 from metier.runtime.confinement import find_reading_level
-from metier.runtime.host import Host
+from metier.runtime.host import Host, shorten_path
 from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
 from metier.runtime.workspace.policy import PolicySources, build_policy, list_outside_scripts, open_reader, read_host
 from metier.runtime.workspace.trust import get_withheld
@@ -58,7 +58,9 @@ def build_present_policy(
     """
     agent = resolve_agent(host, agent_id)
     chosen = profile or agent.profile
-    offered = list_all_tools(agent.packages, _with_profile(agent.host, chosen), web=agent.web)
+    # The profile also determines the files that tools reject.
+    judged = agent.host.with_runtime(profile=chosen)
+    offered = list_all_tools(agent.packages, judged, web=agent.web)
     policy_file = read_policy_file(host.workspace) if policy_file is None else policy_file
     sources = PolicySources(
         host=policy_file,
@@ -70,7 +72,7 @@ def build_present_policy(
     )
     tools = Toolbox(agent.choose_tools(offered))
     folder = root or host.workspace
-    trial = find_reading_level(_with_profile(agent.host, chosen))
+    trial = find_reading_level(judged)
     default = ProfilePolicy(chosen, tools, reading=trial.level if trial is not None else "none")
     return build_policy(agent.packages, tools, workspace=folder, profile=default, sources=sources, is_partial=True)
 
@@ -101,12 +103,6 @@ async def explain_call(
             reason = f"It leads to {path!r}. {moved.verdict.reason}"
             said = replace(moved, verdict=replace(moved.verdict, reason=reason))
     return said
-
-
-def _with_profile(host: Host, profile: Profile) -> Host:
-    """Return the host with this profile, which also determines the files that tools reject."""
-    runtime = host.settings.runtime.model_copy(update={"profile": profile})
-    return replace(host, settings=host.settings.model_copy(update={"runtime": runtime}))
 
 
 class PastCall(Struct, frozen=True, kw_only=True):
@@ -280,7 +276,7 @@ def _build_report(agent: ResolvedAgent, offered: tuple[Tool, ...]) -> AgentRepor
         skills=tuple(
             Named(
                 name=package.definition.name,
-                source=_shorten(str(package.definition.file), str(workspace), kind=package.source),
+                source=f"{package.source}: {shorten_path(package.definition.file, workspace)}",
                 line=next((at for name, at in lines["skills"].items() if is_called(package.definition, name)), None),
             )
             for package in agent.packages
@@ -296,11 +292,6 @@ def _describe_source(tool: Tool) -> str:
     if kind == "skill":
         return f"skill {rest.partition('.')[0]!r}"
     return "built in" if kind == "builtin" else kind
-
-
-def _shorten(path: str, workspace: str, *, kind: str) -> str:
-    """Shorten a path in the workspace."""
-    return f"{kind}: {path.removeprefix(f'{workspace}/')}"
 
 
 def _read_scopes(agent: ResolvedAgent, box: Toolbox) -> list[Scope]:

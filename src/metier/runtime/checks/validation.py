@@ -498,7 +498,6 @@ def _check_schedules(host: Host, checked: Iterable[Checked]) -> tuple[CheckedFil
 
 
 def _check_hooks(host: Host) -> tuple[CheckedFile, ...]:
-    """Check the files of hooks."""
     try:
         found = load_hooks(host)
     except ConfigError as error:

@@ -19,7 +19,7 @@ from metier.programs.code import CommandLine, ProgramCode, get_program_code
 from metier.programs.launcher import NEUTRAL_FOLDER, NOTIFICATION, Program, use_accepted_program
 from metier.programs.search import build_trusted_path, is_within
 from metier.runtime.confinement import list_writable
-from metier.runtime.host import Host
+from metier.runtime.host import Host, shorten_path
 from metier.tools.process.child_environment import build_environment
 from metier.values import Value
 
@@ -75,7 +75,7 @@ def check_notify_command(host: Host) -> None:
         return
     accepted = _find_acceptance(host)
     if accepted is None or accepted.code != code.digest():
-        files = ", ".join(_show(path, host) for path in code.roots)
+        files = ", ".join(shorten_path(path, host.workspace.resolve()) for path in code.roots)
         state = "changed since you accepted them" if accepted is not None else "are not accepted"
         raise ConfigError(
             f"notify.command runs files of the workspace that {state}: {files}",
@@ -146,8 +146,3 @@ def _find_acceptance(host: Host) -> NotifyAcceptance | None:
 def _locate_acceptance(host: Host) -> Path:
     named = json.dumps([str(host.workspace.resolve()), *host.settings.notify.command])
     return host.home / _FOLDER / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.json"
-
-
-def _show(path: Path, host: Host) -> str:
-    workspace = host.workspace.resolve()
-    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)

@@ -328,8 +328,7 @@ async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str)
     """Create the run with the current settings for the workers of the queue."""
     host = runtime.host
     if definition.profile:
-        changed = host.settings.runtime.model_copy(update={"profile": definition.profile})
-        host = replace(host, settings=host.settings.model_copy(update={"runtime": changed}))
+        host = host.with_runtime(profile=definition.profile)
     if definition.task:
         request = request_task(host, definition.task, dict(definition.inputs), agent=definition.agent)
         request = replace(request, run_id=run_id)

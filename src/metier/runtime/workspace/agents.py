@@ -149,8 +149,7 @@ def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
     """
     if not is_built_in(host, agent_id):
         return host, agent_id
-    runtime = host.settings.runtime.model_copy(update={"agent": None})
-    return replace(host, settings=host.settings.model_copy(update={"runtime": runtime})), BUILT_IN
+    return host.with_runtime(agent=None), BUILT_IN
 
 
 def is_built_in(host: Host, agent_id: str) -> bool:
@@ -245,7 +244,7 @@ def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
         return ActiveSkills(enabled.packages, (*enabled.problems, *list_unread(found, host.workspace)))
     named = activate_named(found, [name for name in own if name != INHERIT])
     wanted = resolve_list(own, [package.definition.name for package in enabled.packages])
-    offered = named.packages if host.trust.is_trusted else _list_own_skills(named.packages)
+    offered = [package for package in named.packages if host.trust.is_trusted or package.source not in OPT_IN]
     pool = {id(package): package for package in (*enabled.packages, *offered)}
     chosen = {
         canonical_name(package.definition.name): package
@@ -258,11 +257,6 @@ def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
     left_out = [package for package in named.packages if package not in offered and package not in enabled.packages]
     problems = (*problems, *map(_describe_left_out, left_out))
     return ActiveSkills(tuple(chosen[name] for name in sorted(chosen)), tuple(dict.fromkeys(problems)))
-
-
-def _list_own_skills(packages: Iterable[SkillPackage]) -> tuple[SkillPackage, ...]:
-    """List the skills that belong to the folder."""
-    return tuple(package for package in packages if package.source not in OPT_IN)
 
 
 def _describe_left_out(package: SkillPackage) -> Problem:
@@ -302,14 +296,9 @@ def _list_unknown_skills(agent: ResolvedAgent) -> list[Problem]:
 
 
 def _apply(host: Host, definition: AgentDefinition | None, *, model: str) -> Host:
-    settings = host.settings
-    changed = {
-        "model": choose_model(settings.model, definition, wanted=model),
-        "runtime": settings.runtime.model_copy(
-            update={"profile": choose_profile(settings.runtime.profile, definition)}
-        ),
-    }
-    return replace(host, settings=settings.model_copy(update=changed))
+    host = host.with_runtime(profile=choose_profile(host.settings.runtime.profile, definition))
+    chosen = choose_model(host.settings.model, definition, wanted=model)
+    return replace(host, settings=host.settings.model_copy(update={"model": chosen}))
 
 
 def _refuse(agent_id: str, problems: Sequence[Problem]) -> ConfigError:

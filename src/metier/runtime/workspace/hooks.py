@@ -88,7 +88,9 @@ def _get_hooks(host: Host) -> _Found:
     settings = read_hooks_text(host.settings.hooks if trust.are_hooks_own else "", file=SETTINGS)
     own, shared = [settings], [read_hooks_text(trust.settings_hooks, file=SETTINGS)]
     shared += [_read_yaml(host, name) for name in FILES]
-    is_asked_by_user, is_asked_by_folder = (_imports(readings) for readings in (own, shared))
+    is_asked_by_user, is_asked_by_folder = (
+        any(reading.imports == "claude" for reading in readings) for readings in (own, shared)
+    )
     if is_asked_by_user or is_asked_by_folder:
         shared += [_read_claude(host.workspace / name, within=host.workspace) for name in CLAUDE_FILES]
     # Only the user decides to run hooks of the home folder. A folder from elsewhere can't request it, even if it is
@@ -98,10 +100,6 @@ def _get_hooks(host: Host) -> _Found:
     if problems := [problem for reading in (*own, *shared) for problem in reading.problems]:
         raise ConfigError("The hooks cannot be used", hint="Correct the lines above", problems=problems)
     return _Found(own=_collect(own, host.workspace), shared=_collect(shared, host.workspace))
-
-
-def _imports(readings: Iterable[HookReading]) -> bool:
-    return any(reading.imports == "claude" for reading in readings)
 
 
 def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookCommand, ...]:

@@ -26,7 +26,7 @@ from metier.errors import ConfigError
 from metier.messages import Message
 from metier.prompts.texts import load_text
 from metier.runtime.cleaning import build_host_cleaner
-from metier.runtime.host import Host
+from metier.runtime.host import Host, shorten_path
 from metier.runtime.workspace.agents import ResolvedAgent
 from metier.runtime.workspace.plugins import render_layers
 
@@ -72,7 +72,7 @@ def load_instructions(
     workspace = agent.host.workspace
     found = {name: _load(workspace, name) for name in FILES}
     if agent.definition is not None and agent.body:
-        found["agent"] = _build("agent", agent.body, agent.data, file=_shorten(agent.definition.file, workspace))
+        found["agent"] = _build("agent", agent.body, agent.data, file=shorten_path(agent.definition.file, workspace))
     if words := render_layers(agent.host):
         found["plugins"] = _build("plugins", words, words.encode(), file="")
     if words := render_project(project):
@@ -145,7 +145,7 @@ def _load(workspace: Path, layer: LayerName) -> _Layer | None:
         raise _refuse(file, "The file is not UTF-8", line=data.count(b"\n", 0, error.start) + 1) from error
     if file.suffix == ".json" and text:
         _check_json(text, file)
-    return _build(layer, text, data, file=_shorten(file, workspace)) if text else None
+    return _build(layer, text, data, file=shorten_path(file, workspace)) if text else None
 
 
 def _check_json(text: str, file: Path) -> None:
@@ -174,11 +174,6 @@ def _build_project(text: str, files: Sequence[ProjectFile]) -> _Layer:
 
 def _mark(file: ProjectFile) -> str:
     return file.path if file.is_own else f"{file.path} (not trusted)"
-
-
-def _shorten(file: Path, workspace: Path) -> str:
-    """Return a path relative to the workspace, which is the same on every machine."""
-    return file.relative_to(workspace).as_posix() if file.is_relative_to(workspace) else str(file)
 
 
 def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:

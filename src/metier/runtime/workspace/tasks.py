@@ -94,11 +94,8 @@ def apply_step(agent: ResolvedAgent, steps: Sequence[TaskStep]) -> ResolvedAgent
     for step in steps:
         tasks = resolve_list(step.tasks, agent.tasks)
         agent = replace(agent, packages=_choose_packages(agent, step.skills), tasks=tasks)
-    runtime = agent.host.settings.runtime
-    profile = choose_profile(runtime.profile, agent.definition)
-    guarded = runtime.model_copy(update={"profile": "guarded" if profile == "permissive" else profile})
-    settings = agent.host.settings.model_copy(update={"runtime": guarded})
-    return replace(agent, host=replace(agent.host, settings=settings))
+    profile = choose_profile(agent.profile, agent.definition)
+    return replace(agent, host=agent.host.with_runtime(profile="guarded" if profile == "permissive" else profile))
 
 
 def choose_tools(agent: ResolvedAgent, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:

@@ -121,14 +121,7 @@ def write_project_file(workspace: Path) -> Path | None:
         return None
     file = workspace / NAMES[0]
     with file.open("x", encoding="utf-8") as stream:
-        stream.write(build_project_text(workspace))
+        found = [command for name, command in _COMMANDS if (workspace / name).is_file()]
+        lines = "".join(f"- `{command}`\n" for command in found or ["the command that tests it"])
+        stream.write(_PROJECT_FILE_HEAD + lines + _PROJECT_FILE_TAIL)
     return file
-
-
-def build_project_text(workspace: Path) -> str:
-    return _PROJECT_FILE_HEAD + "\n".join(_list_commands(workspace)) + "\n" + _PROJECT_FILE_TAIL
-
-
-def _list_commands(workspace: Path) -> Iterator[str]:
-    found = [command for name, command in _COMMANDS if (workspace / name).is_file()]
-    yield from (f"- `{command}`" for command in found or ["the command that tests it"])

@@ -9,7 +9,7 @@ from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.schedule import FILE_NAME as SCHEDULES_FILE
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
-from metier.runtime.host import Host
+from metier.runtime.host import Host, shorten_path
 from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lines
 from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE
@@ -37,20 +37,20 @@ def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
     for listed in list_definitions(host.workspace, "agent").values():
         file = Path(listed.path)
         found += [
-            f"{_shorten(file, host)}: {line}"
+            f"{shorten_path(file, host.workspace)}: {line}"
             for line in _list_allows(reader.read_definition(file, within=host.workspace))
         ]
     for listed in list_definitions(host.workspace, "task").values():
         for file in sorted(Path(listed.path).parent.glob("*.md")):
             found += [
-                f"{_shorten(file, host)}: {line}"
+                f"{shorten_path(file, host.workspace)}: {line}"
                 for line in _list_allows(reader.read_definition(file, within=host.workspace))
             ]
     for schedule in load_schedules(host.workspace, WORKSPACE_FOLDERS).schedules:
         found.append(f"{SCHEDULES_FILE}: starts {schedule.task or schedule.prompt!r} by itself ({schedule.timing})")
     for package in get_all_skills(host).packages:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
-            found.append(f"{_shorten(package.folder, host)}: code of skill {package.definition.name!r}")
+            found.append(f"{shorten_path(package.folder, host.workspace)}: code of skill {package.definition.name!r}")
     return found
 
 
@@ -74,7 +74,3 @@ def _list_allows(scope: Scope) -> Iterator[str]:
 
 def _has_code(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("scripts", "toolsets", "impl.py"))
-
-
-def _shorten(path: Path, host: Host) -> str:
-    return str(path.relative_to(host.workspace)) if path.is_relative_to(host.workspace) else str(path)
