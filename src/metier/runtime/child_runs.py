@@ -105,7 +105,6 @@ async def prepare_run(
     folder: Path,
     request: RunRequest,
 ) -> PreparedRun:
-    """Prepare a run that has not started."""
     order, inherited, is_dry = request.order, request.inherited_pins, request.mode == "dry_run"
     if order is None:
         return PreparedRun(folder=folder, agent=agent, extra_input=request.extra_input, is_dry=is_dry, host=host)

@@ -180,11 +180,6 @@ async def bounded(
         group.cancel_scope.cancel()
 
 
-async def request_end(store: Store, run_id: str, failure: RunFailed) -> None:
-    """Ask the current or next driver of the run to end it with this failure."""
-    await store.ask_to_end(run_id, json.encode(failure).decode())
-
-
 async def find_requested_end(store: Store, run_id: str) -> RunFailed | None:
     row = await store.find_run(run_id)
     if row is None or not row.ending:
@@ -447,7 +442,8 @@ class RunDriver(RunReader):
         try:
             return await self._end(run_id, failure)
         except LeaseHeld:
-            await request_end(self.store, run_id, failure)
+            # The current driver polls for this, and the next one looks before it counts an attempt.
+            await self.store.ask_to_end(run_id, json.encode(failure).decode())
             return await self.read(run_id)
 
     async def _end(self, run_id: str, failure: RunFailed) -> RunState:

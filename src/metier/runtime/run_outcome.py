@@ -87,7 +87,6 @@ def read_outcome(document: Document) -> RunOutcome:
 
 
 def build_outcome(status: RunStatus, *, folder: Path, exit_code: int) -> RunOutcome:
-    """Build the outcome of a run from its status."""
     order = status.state.started.order if status.state.started else None
     outcome = read_outcome(_build_document(status, folder=folder, exit_code=exit_code))
     return replace(outcome, has_output_schema=order is not None and order.output_schema is not None)

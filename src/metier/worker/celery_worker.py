@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, cast, override
@@ -23,6 +22,7 @@ import anyio
 from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
+from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.engine.state.run_state import RunState
@@ -42,8 +42,7 @@ _GRACE_SECONDS = 5
 
 # The processes of one worker share a pipe, and only the first process keeps the end for writing. When that process
 # closes it or dies, the others read the end of the file, even after SIGKILL.
-@dataclass(slots=True)
-class ParentPipe:
+class ParentPipe(Struct):
     """A pipe that tells the processes of a worker that the first one stops or has died."""
 
     reading: int
@@ -53,13 +52,8 @@ class ParentPipe:
     def is_closed(self) -> bool:
         return bool(select.select([self.reading], [], [], 0)[0])
 
-    def close_writing(self) -> None:
-        """Close the end for writing, in every process but the first."""
-        os.close(self.writing)
-        self.writing = -1
-
     def close(self) -> None:
-        """Tell the other processes to stop."""
+        """Close the end for writing: in the first process, this tells the others to stop."""
         if self.writing >= 0:
             os.close(self.writing)
             self.writing = -1
@@ -68,14 +62,9 @@ class ParentPipe:
         await anyio.wait_readable(self.reading)
 
 
-def open_parent_pipe() -> ParentPipe:
-    reading, writing = os.pipe()
-    return ParentPipe(reading, writing)
-
-
 def run_celery_worker(job: Job, address: Address) -> int:
     """Serve the queue until a signal arrives. Return the exit code of Celery."""
-    pipe = open_parent_pipe()
+    pipe = ParentPipe(*os.pipe())
     # Fork, because the child processes must inherit the pipe.
     context: ForkContext = multiprocessing.get_context("fork")
     consumer = context.Process(
@@ -94,7 +83,7 @@ def run_celery_worker(job: Job, address: Address) -> int:
 
 def _consume(job: Job, address: Address, *, pipe: ParentPipe, parent: int) -> None:
     """Run Celery in this process."""
-    pipe.close_writing()
+    pipe.close()
     _end_with(parent)
     app = build_app(address)
     add_tasks(app, job, broker=CeleryBroker(address), pipe=pipe)

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 
 from metier.context.conversation import MAX_FACT_LENGTH, MAX_KEY_LENGTH, KnownFact, PastTurn, find_facts, name_fact
 from metier.context.decoder import build_step
-from metier.decisions import TaskState
 from metier.engine.loop import hold_lease
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
@@ -391,7 +390,8 @@ class Chat:
                 notes=tuple(map(self._clean, turn.notes)),
             )
             events = (build_turn_event(state, cleaned, number=stored.current_turn),)
-        await self._commit(ContextChange(state=_stand(stored, state.status), events=events))
+        now = dataclasses.replace(stored, task_state=state.status, agent_state_detail=CHAT)
+        await self._commit(ContextChange(state=now, events=events))
         return state
 
     async def _end(self, row: RunRow) -> RunState:
@@ -454,10 +454,6 @@ async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextS
     """List the conversations that are chats, most recent first."""
     found = await runtime.store.contexts.list_contexts(limit=MAX_RUNS)
     return [state for state in found if state.agent_state_detail == CHAT][:limit]
-
-
-def _stand(state: ContextState, status: TaskState) -> ContextState:
-    return dataclasses.replace(state, task_state=status, agent_state_detail=CHAT)
 
 
 async def list_always(chat: Chat) -> list[str]:

@@ -18,13 +18,14 @@ from metier.events.record import EventRecord
 from metier.ids import SystemClock
 from metier.runtime.delegation.worktrees import remove_deleted
 from metier.runtime.history.replays import get_start
+from metier.runtime.history.run_views import read_intact_events
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import DELETING, get_folder, iterate_folders, read_deletions, remove_folder
 from metier.runtime.records.run_log import JournalReplayer, check_journal
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow, Store
 from metier.store.failures import StoreFull
-from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink
 from metier.telemetry.sinks import Sink
 
 DELETION_BATCH = 500
@@ -186,7 +187,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
         # A damaged log is the reason to rebuild it. But a log ahead of the journal proves lost entries: it must stay.
         with suppress(LogError):
             check_journal(path.parent, run_id, entries)
-        old = _read_old(path)
+        old = read_intact_events(path)
         draft = path.parent / "rebuilt" / FILE_NAME
         shutil.rmtree(draft.parent, ignore_errors=True)
         teller = JournalReplayer(runtime.host, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
@@ -218,13 +219,3 @@ class _Restamping:
 
     def close(self) -> None:
         self._sink.close()
-
-
-def _read_old(path: Path) -> list[EventRecord]:
-    """Read the events up to the first damaged one."""
-    records: list[EventRecord] = []
-    try:
-        records.extend(read_events(path))
-    except LogError:
-        return records
-    return records

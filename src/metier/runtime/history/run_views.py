@@ -1,8 +1,9 @@
 """Views of runs, folded from the event log, or from the journal if the log is on another machine."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
@@ -59,7 +60,7 @@ async def read_run_view(
     """
     entries = await runtime.read_entries(run_id) if entries is None else entries
     state = fold(run_id, entries)
-    logged = await run_sync(_read_log, runtime, run_id)
+    logged = await run_sync(read_intact_events, runtime.folder(run_id) / FILE_NAME)
     row = await runtime.store.find_run(run_id)
     children = [child.run_id for child in state.children][:max_children] if levels else []
     views = tuple(
@@ -79,13 +80,11 @@ async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[En
     return {name: clean("".join(changes.values())) for name, changes in named.items() if changes}
 
 
-def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
+def read_intact_events(log: Path) -> list[EventRecord]:
     """Read the events up to the first unreadable one. A log that is being written may end in the middle of a line."""
     records: list[EventRecord] = []
-    try:
-        records.extend(read_events(runtime.folder(run_id) / FILE_NAME))
-    except LogError:
-        return records
+    with suppress(LogError):
+        records.extend(read_events(log))
     return records
 
 
@@ -102,11 +101,7 @@ def _complete(
     # time, the duration of an interrupted run would grow each time it is shown.
     latest = max((row.updated_at, *(record.timestamp for record in logged[-1:])))
     added = [record for record in recorder.records if record.entry > last]
-    return [*logged, *(_stamp(record, row.created_at if record.entry == 1 else latest) for record in added)]
-
-
-def _stamp(record: EventRecord, moment: datetime) -> EventRecord:
-    return replace(record, timestamp=moment)
+    return [*logged, *(replace(each, timestamp=row.created_at if each.entry == 1 else latest) for each in added)]
 
 
 def _get_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:

@@ -152,15 +152,11 @@ def _open_approvals(archive: Archive, state: RunState, *, now_row: RunRow) -> li
             step_id=step.step_id,
             payload=render_call(*name_call(step.action)),
             created_at=now_row.created_at,
-            expires_at=_parse_time(step.asked.expires_at) if step.asked else None,
+            expires_at=datetime.fromisoformat(step.asked.expires_at) if step.asked and step.asked.expires_at else None,
         )
         for step in state.steps
         if step.phase == "asking"
     ]
-
-
-def _parse_time(text: str) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
 
 
 def _write_files(folder: Path, archive: Archive) -> None:

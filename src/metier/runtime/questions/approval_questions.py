@@ -33,6 +33,7 @@ type Refuse = Callable[[str, tuple[str, dict[str, JsonValue]]], Awaitable[str]]
 """Returns why a call would be denied in a run; empty if it would be allowed."""
 
 
+# A dataclass, because only its data counts in comparisons, not the functions that it carries.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalQuestion:
     """An approval with everything that the user needs to decide it."""

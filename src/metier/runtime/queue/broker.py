@@ -20,6 +20,7 @@ _AMQP = frozenset({"amqp", "amqps", "pyamqp"})
 _LOSING = frozenset({"sqla", "sqlalchemy", "filesystem"})
 
 
+# A dataclass, because `repr=False` keeps the password in the URL out of logs and tracebacks.
 @dataclass(frozen=True, slots=True)
 class Address:
     url: str = field(repr=False)

@@ -51,7 +51,7 @@ def start_worker(host: Host, *, config: Path | None = None) -> bool:
     if not can_start_worker(host):
         return False
     # Only a check: the new worker acquires the lock itself, and of several that start at once the others exit.
-    with _try_lock(host) as is_free:
+    with hold_worker_lock(host) as is_free:
         if not is_free:
             return False
     # -P and no import path in the workspace, so that Python runs no `sitecustomize.py` that a program left there.
@@ -81,12 +81,6 @@ def open_log(log: Path) -> BinaryIO:
 @contextmanager
 def hold_worker_lock(host: Host) -> Generator[bool]:
     """Hold the lock of self-started workers during the block; yield False if another worker holds it."""
-    with _try_lock(host) as is_free:
-        yield is_free
-
-
-@contextmanager
-def _try_lock(host: Host) -> Generator[bool]:
     host.runs.mkdir(parents=True, exist_ok=True)
     lock = FileLock(host.runs / f".worker-{host.settings.worker.queue}.lock", timeout=0, fallback_to_soft=False)
     try:

@@ -36,7 +36,6 @@ def find_agent(started: RunStarted) -> str:
 
 
 def build_row(run_id: str, *entries: Entry, now: datetime, queue: str = "") -> RunRow:
-    """Build the index row of a run from its entries."""
     state = fold(run_id, entries)
     started = state.started
     assert started is not None, "a journal begins with the start of its run"
