@@ -92,6 +92,7 @@ def build_limits(runtime: RuntimeOptions) -> Limits:
         delegation_share=runtime.delegation_share,
         max_children_per_call=runtime.max_children_per_call,
         on_limit=runtime.on_limit,
+        # Recorded, so that journals of versions that started children one after another still replay.
         delegates_together=True,
         ends_at_first_finish=True,
     )
@@ -169,6 +170,7 @@ async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, 
     children = await _follow_all(requests, follow, at_once=services.runtime.max_parallel_children)
     if any(child.phase not in FINAL for child in children):
         return False
+    # Only after all have ended, in the order of their calls: the journal must not depend on timing.
     await record_children_end(log, services, children)
     return True
 

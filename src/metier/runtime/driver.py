@@ -143,7 +143,7 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
 
 
 UNATTENDED = DriveOptions()
-"""Nobody watches the run: it pauses at its first question."""
+"""Without observers and askers: the run pauses at its first question."""
 
 
 def _join(first: Observer | None, second: Observer | None) -> Observer | None:

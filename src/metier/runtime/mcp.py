@@ -87,8 +87,10 @@ async def open_servers(
     the SDK is not installed.
     """
     chosen = _choose(host)
+    # The tools as the user accepted them: a server may describe them differently later, to steer the model.
     known = dict(_list_accepted(host, chosen))
     if host.servers is not None:
+        # Before anything else: a server that is no longer accepted must stop, even if this run needs none.
         await host.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
         yield Servers(tools=_with_search(host, run, ()))
@@ -102,6 +104,7 @@ async def open_servers(
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
         return
     check_sdk()
+    # A server starts at its first call, so a missing variable is reported now instead of in the middle of the run.
     for server in chosen:
         if server.name in known:
             expand_server(server, host.environ)

@@ -147,6 +147,7 @@ def guard(models: Models, allowed: Collection[str]) -> Models:
     """Check the model of every call against the allowlist."""
     if not allowed:
         return models
+    # In the provider and not before the call, so that summaries and other callers can't bypass the list.
     fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
     return Models(AllowedProvider(models.provider, allowed), tuple(fallbacks))
 

@@ -40,6 +40,7 @@ MAX_GIT_FILE_BYTES = 2_000
 
 def describe_environment(workspace: Path, now: datetime) -> str:
     """Describe the machine in a few lines that stay the same for the whole run and its replay."""
+    # The date without a time: these lines are at the start of every request, and a change would defeat prompt caches.
     lines = [
         f"- Date at the start of the run: {now:%Y-%m-%d} ({now:%A}, UTC)",
         f"- System: {_SYSTEMS.get(sys.platform, sys.platform)}",

@@ -23,6 +23,7 @@ from metier.telemetry.sinks import Cleaner
 from metier.telemetry.tracing import AttributeValue, Span, SpanExporter, exports_metrics, is_on, wants_content
 
 
+# Spans are built from journal entries. Open spans would be lost with their process, and a run may wait for days.
 class RunTracer:
     """Exports the spans of one run that this process drives. `entries` are those already recorded."""
 

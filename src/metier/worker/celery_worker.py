@@ -65,7 +65,8 @@ class ParentPipe(Struct):
 def run_celery_worker(job: Job, address: Address) -> int:
     """Serve the queue until a signal arrives. Return the exit code of Celery."""
     pipe = ParentPipe(*os.pipe())
-    # Fork, because the child processes must inherit the pipe.
+    # Fork, because the child processes must inherit the pipe. A process and not a thread, because Celery forks its own
+    # process again for every child that it replaces, and such a fork would copy the thread's locks as they are.
     context: ForkContext = multiprocessing.get_context("fork")
     consumer = context.Process(
         target=_consume, args=(job, address), kwargs={"pipe": pipe, "parent": os.getpid()}, name="metier-consumer"
@@ -94,6 +95,7 @@ def _consume(job: Job, address: Address, *, pipe: ParentPipe, parent: int) -> No
         loglevel="WARNING",
         hostname=f"{job.queue}@{os.uname().nodename}-{os.getpid()}",
         quiet=True,
+        # Workers need not know each other: the store decides which one drives a run.
         without_gossip=True,
         without_mingle=True,
     )

@@ -188,6 +188,7 @@ class Chat:
     async def keep_partial(self, run_id: str, text: str) -> None:
         """Save the partial reply of an interrupted turn for later turns."""
         if text.strip():
+            # A fact of the conversation and not an entry of the journal: a run must not act on what it did not finish.
             value: JsonValue = {"text": self._clean(text)[:MAX_PARTIAL]}
             await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
 

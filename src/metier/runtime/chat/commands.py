@@ -137,6 +137,7 @@ def use_typed(host: Host, command: str) -> Host:
     return replace(host, provider=TypedCommand(command), settings=settings)
 
 
+# Typing the command is the approval. It goes through the same record as every other one.
 class TypedApproval:
     """Approves exactly the command that the user typed. Denied commands stay denied."""
 

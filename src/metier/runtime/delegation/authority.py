@@ -42,7 +42,7 @@ from metier.tools.base import Tool
 from metier.tools.mcp.offered_tools import ID_PREFIX
 from metier.tools.toolbox import Toolbox
 
-PARENT_PREFIX = "above:"
+PARENT_PREFIX = "above:"  # stored in runs of all versions, hence the old word
 """Prefix of inherited pins: `above:0:…` for those of the parent, `above:1:…` for those of its parent."""
 START = "start"
 ORIGIN_PREFIX = "origin:"

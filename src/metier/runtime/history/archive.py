@@ -115,6 +115,7 @@ def load_archive(path: Path) -> Archive:
     try:
         with _open(path) as data, zipfile.ZipFile(data) as file:
             members = _read_members(file, path)
+    # `zipfile` raises any of these for a damaged or encrypted file.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error) as error:
         raise _refuse(path, "it is not a zip file, or it is cut off or damaged") from error
     except OSError as error:
@@ -225,6 +226,7 @@ def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
 
 def _find_oddity(member: zipfile.ZipInfo) -> bool:
     """Return True for a member that no export writes: a folder, link or device, compression, extra fields."""
+    # Readers of zip files skip comments and extra fields, so no hash would cover what is in them.
     is_plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
     is_stored = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
     return member.is_dir() or not (is_plain and is_stored) or bool(member.extra or member.comment)

@@ -121,6 +121,7 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
         raise RunExists(f"There is already a run {archive.run_id!r}", hint="Show it with `agent runs show`")
     for data in {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}.values():
         await runtime.store.put_blob(data)
+    # Children first: the parent is what a second import looks for, so an interrupted one can be repeated.
     for child in archive.children:
         if not await read_entries(runtime.store, child.run_id):
             await _import_one(runtime, child)

@@ -30,6 +30,7 @@ _STATES = {
     "blocked": "FAILED",
 }
 
+# No control characters: a caller chooses these values, and they become headers of our request.
 _HEADER_VALUE = r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 
 

@@ -50,6 +50,7 @@ UNWRITTEN_SECONDS = 3600.0
 """Age after which a message is dropped if its journal entry was never written."""
 _A2A_MEDIA_TYPE = "application/a2a+json"
 _GONE = 410
+"""Status by which a receiver unsubscribes, according to the Standard Webhooks specification."""
 _OWN = frozenset({"webhook", "command"})
 """Channels that reach the user, who may decide approvals."""
 
@@ -83,6 +84,8 @@ class NoticeClients:
 
         if self._pinned is None:
             limits = httpx2.Limits(max_keepalive_connections=0)
+            # No redirects: they would lead to an unchecked address. No timeout here: it would apply to each
+            # read, and `fail_after` limits the whole attempt.
             self._pinned = httpx2.AsyncClient(
                 verify=load_context(trust_env=False),
                 trust_env=False,

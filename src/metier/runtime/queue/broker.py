@@ -17,6 +17,7 @@ OWN_VARIABLE = "AGENT_WORKER_BROKER_URL"
 
 _REDIS = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
 _AMQP = frozenset({"amqp", "amqps", "pyamqp"})
+# Celery's SQL and file transports lose a message that a killed worker had taken.
 _LOSING = frozenset({"sqla", "sqlalchemy", "filesystem"})
 
 

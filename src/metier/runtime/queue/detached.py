@@ -66,6 +66,7 @@ def describe_paused(run_id: str, failure: MetierError | str) -> str:
 
 async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunState:
     """Create a run with all its pins, and leave it to the workers of a queue."""
+    # Written here and not by a worker: the user sees wrong settings at once, and workers need none of the flags.
     return await runtime.start(request, leave_to_workers(queue), queue=queue)
 
 

@@ -372,6 +372,7 @@ def _list_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptio
     allowed: list[str] = []
     for name in options.fallback_models:
         model = _parse_model(name, options)
+        # Others are left out without an error, because the list of the settings serves all agents.
         if model.provider != OFFLINE and is_allowed(model, own):
             allowed.append(name if model.provider == chosen.provider else str(model))
     return tuple(allowed)
