@@ -43,6 +43,7 @@ def init(
 ) -> None:
     """Create a settings file with all defaults."""
     folder = path.absolute().parent
+    # Asked before writing, because the new file would be found too.
     was_empty = next(list_agent_files(folder), None) is None
     write_new_file(path, render_template(), overwrite=force)
     if was_empty:

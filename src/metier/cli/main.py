@@ -13,11 +13,13 @@ _SET_DUMPABLE = 4
 
 
 def main() -> None:
+    # Before anything else: even the first error needs a stream that can be written to.
     _prepare_streams()
     # Keeps Python programs that are started from here from importing modules of their current folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     if os.environ.get("PYTHONPATH") or "" in sys.path:
         _ignore_workspace_imports()
+    # `--version` reads no keys, so it skips the import of ctypes.
     if sys.argv[1:] != ["--version"]:
         _deny_process_inspection()
     exit_code = _flush(run(sys.argv[1:]))
@@ -66,6 +68,7 @@ def run(args: Sequence[str]) -> int:
 
         return invoke([*(arg for arg in own if arg != "--debug"), *args[len(own) :]])
     except KeyboardInterrupt:
+        # 128 + SIGINT, as a shell reports it.
         return 130
     except BrokenPipeError:
         # The reader of our output exited. Without a stream, the interpreter reports no error when it flushes.

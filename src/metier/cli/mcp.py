@@ -73,6 +73,7 @@ def add(
     # Validate before writing: an invalid file would break every later command of the workspace.
     parse_mcp_config(text.encode(), file=str(file))
     file.parent.mkdir(parents=True, exist_ok=True)
+    # Not private: the file is committed, and other programs read `.mcp.json`.
     replace_file(file, text.encode(), is_private=False)
     warn_line(f"{name} is in '{file.relative_to(host.workspace)}'")
     warn_line(f"next:    agent mcp accept {name}")
@@ -214,6 +215,7 @@ def accept(
     host = open_host(config)
     servers = _choose(host, names or [], every=every)
     for server in servers:
+        # Only to fail for an unset variable before anything is started.
         expand_server(server, host.environ)
         warn_line(f"{server.name}: {'connects to' if server.url else 'runs'} {server.target}")
         enclosure = get_enclosure(host, server)

@@ -46,6 +46,7 @@ def redact(
         else:
             for piece in pieces:
                 sys.stdout.write(piece)
+                # Discarded, so that the findings of a long text do not fill the memory.
                 stream.take_found()
     sys.stdout.flush()
 
@@ -65,6 +66,7 @@ def _unreadable(file: str, error: OSError) -> UsageError:
 
 
 def _decoded(source: BinaryIO, file: str) -> Iterator[str]:
+    # Incremental, because a chunk may end in the middle of a character.
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         try:

@@ -267,6 +267,7 @@ def invoke(args: Sequence[str]) -> int:
     if args and args[0].partition("=")[0] == "--server":
         return _invoke_remote(args)
     words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
+    # Not standalone: Typer would print errors in its own words and exit with its own codes; `main.run` does both.
     result: object = get_command(app).main(
         args=_name_command(words), prog_name="agent", complete_var=COMPLETION_VARIABLE, standalone_mode=False
     )

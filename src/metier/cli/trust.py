@@ -68,6 +68,7 @@ def is_trusted_folder(workspace: Path) -> bool:
 
 def renew_trust(workspace: Path) -> None:
     """Trust the changed settings of a folder that was trusted before the user's command changed them."""
+    # A folder without an origin is the user's own and needs no record.
     if find_origin(workspace):
         trust_new_folder(workspace)
 

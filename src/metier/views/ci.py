@@ -177,6 +177,7 @@ def list_cases(view: RunView) -> list[CaseResult]:
 def render_junit(cases: Iterable[CaseResult], *, suite: str, run_id: str) -> str:
     """Render JUnit XML for CI systems."""
     found = list(cases)
+    # This module only writes XML; it never parses any, so entities of hostile files are no risk.
     root = ET.Element("testsuites")
     failed = sum(case.state == "failed" for case in found)
     skipped = sum(case.state not in ("failed", "succeeded") for case in found)

@@ -70,25 +70,28 @@ def format_tokens(count: int) -> str:
     """Format a number of tokens: `410`, `12.3k`, `1.2M`."""
     if count < 1_000:
         return str(count)
+    # From here on, one decimal would round to `1000.0k`.
     if count < 999_950:
         return f"{count / 1_000:.1f}k"
     return f"{count / 1_000_000:.1f}M"
 
 
 def format_cost(cost_usd: float | None) -> str:
-    """Format a cost: `$0.021`, with two significant digits for small amounts. None is `cost unknown`."""
+    """Format a cost: `$0.021`, with more decimals for small amounts. None is `cost unknown`."""
     if cost_usd is None:
         return "cost unknown"
     if cost_usd >= 1:
         return f"${cost_usd:,.2f}"
     if cost_usd >= 0.001 or cost_usd <= 0:
         return f"${cost_usd:.3f}"
+    # As many decimals as the first digit needs: three would show a cheap call as free.
     zeros = len(f"{cost_usd:.12f}".partition(".")[2]) - len(f"{cost_usd:.12f}".partition(".")[2].lstrip("0"))
     return f"${cost_usd:.{min(9, zeros + 1)}f}"
 
 
 def format_seconds(seconds: float) -> str:
     """Format a duration: `0.2 s`, `14 s`, `2 min 5 s`, `1 h 3 min`."""
+    # From here on, one decimal would round to `10.0`.
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

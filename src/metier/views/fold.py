@@ -247,6 +247,7 @@ def _finish(view: RunView, payload: RunFinished, _record: EventRecord) -> RunVie
     )
 
 
+# The length to which the event truncates a result.
 _SUMMARY_CHARACTERS = 400
 
 

@@ -62,6 +62,7 @@ def parse_values(fields: tuple[FormField, ...], given: Mapping[str, str]) -> dic
             if each.required:
                 raise UsageError(f"{each.label or each.name} is missing", hint="Fill in the field")
             continue
+        # Browsers submit line breaks as CRLF.
         values[each.name] = _parse(each, text.replace("\r\n", "\n"))
     return values
 

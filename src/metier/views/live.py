@@ -124,6 +124,7 @@ class LiveRun:
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self.view.run_id:
+            # Before the event is folded: the rest of the reply comes before the steps that follow from it.
             self._take_text(self._text.close())
             self._print_blocks(self._text.take_blocks(is_end=True))
         before = self.view
@@ -145,6 +146,7 @@ class LiveRun:
 
     def observe(self, delta: Delta) -> None:
         """Take text of the run itself; child runs are shown by their steps."""
+        # A delta does not name its run: while a child runs, it may be the text of the child.
         if delta.kind == "thinking" or any(child.status == "in_progress" for child in self.view.children):
             return
         if delta.kind == "restart":
@@ -153,6 +155,7 @@ class LiveRun:
         self._take_text(self._text.feed(delta.text))
         if self.shows_text and self._painter.is_live:
             self._print_blocks(self._text.take_blocks())
+            # A fast model sends hundreds of pieces per second; the next frame shows them together.
             self._paint(is_urgent=False)
 
     def show_partial(self, partial: Partial) -> None:

@@ -396,6 +396,7 @@ def _read_git_diff(workspace: Path, path: str) -> str:
     try:
         has_commit = run_git(workspace, ("rev-parse", "--verify", "-q", "HEAD"), allowed=(0, 1))
         changed = run_git(workspace, ("diff", *shown, *(["HEAD"] if has_commit else []), *limited))
+        # `-z`, because a file name may contain line breaks.
         new = run_git(workspace, ("ls-files", "--others", "--exclude-standard", "-z", *limited))
     except Unavailable as error:
         raise UsageError(f"Cannot read the changes: {error}") from error

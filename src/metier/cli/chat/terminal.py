@@ -112,6 +112,7 @@ class Terminal:
             output=_open_output(self._stream),
             bottom_toolbar=self._build_status,
             style=_STYLE,
+            # The session prints the message when its turn starts, which may be much later.
             erase_when_done=True,
             tempfile_suffix=".md",
         )
@@ -128,6 +129,7 @@ class Terminal:
         self._session = session
 
     async def read_message(self) -> str:
+        # prompt_toolkit's own exception handler would stop and wait for Enter.
         # `passing_signals` handles SIGINT, also while the prompt is open.
         return self.unfold(
             await self._prompt.prompt_async(self._build_prompt, handle_sigint=False, set_exception_handler=False)
@@ -357,6 +359,7 @@ class Terminal:
         lines = [*self._region, *(_render_queued(message, self.width) for message in queued[-MAX_QUEUED:])]
         if not lines:
             return [("", "\n"), ("class:you", PROMPT)]
+        # prompt_toolkit's parser of escape codes does not know hyperlinks and would show them as text.
         painted = _LINK.sub("", spell(render(self._console, lines, width=self.width), self._stream))
         return ANSI(f"{painted}\n\x1b[0;1m{PROMPT}\x1b[0m")
 
@@ -454,6 +457,7 @@ def _render_queued(message: str, width: int) -> Text:
 def _make_private(history: Path) -> None:
     """Make the history readable for this user only."""
     history.parent.mkdir(parents=True, exist_ok=True)
+    # Messages may contain secrets.
     history.touch(mode=0o600, exist_ok=True)
 
 

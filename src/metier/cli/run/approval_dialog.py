@@ -120,6 +120,7 @@ async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: Rea
     if await read_key("Add it? [y]es  [n]o: ", "yn") != "y":
         warn_line("Not added")
         return False
+    # Asked before writing: afterwards the policy counts as changed since it was trusted.
     was_trusted = is_trusted_folder(workspace)
     try:
         write_new_file(workspace / POLICY_FILE, text, overwrite=True)
@@ -446,6 +447,7 @@ async def _press_key(prompt: str, keys: str) -> str:
         sys.stderr.flush()
         while True:
             await anyio.wait_readable(terminal)
+            # Not through `sys.stdin`, whose buffer would swallow keys typed for the next question.
             typed = os.read(terminal, 1).decode("ascii", "replace")
             if typed == ESCAPE and _skip_sequence(terminal):
                 continue
@@ -462,6 +464,7 @@ async def _press_key(prompt: str, keys: str) -> str:
 def _skip_sequence(terminal: int) -> bool:
     """Read the rest of an arrow or function key. Returns False for Esc alone."""
     has_more = False
+    # A terminal sends all bytes of a key at once, so nothing is waiting after Esc alone.
     while select.select([terminal], [], [], 0)[0]:
         has_more, byte = True, os.read(terminal, 1)
         if byte.isalpha() or byte in (b"~", b""):

@@ -72,6 +72,7 @@ def write_ci_files(view: RunView, folder: Path, *, result: str, advice: Sequence
         (folder / SUMMARY_FILE).write_text(summary, encoding="utf-8")
         (folder / JUNIT_FILE).write_text(junit, encoding="utf-8")
         if named := os.environ.get(STEP_SUMMARY):
+            # Appended: other steps of the workflow write to this file too.
             with Path(named).open("a", encoding="utf-8") as stream:
                 stream.write(f"{summary}\n")
     except OSError as error:
@@ -222,6 +223,7 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
     )
     try:
         with unwrapped(), using_plugins(host, report=warn_line) as extended, ticking(shown):
+            # Looked up for each signal: after the user raised a limit, another stopper is current.
             async with passing_signals(lambda: stoppers.current), open_runtime(extended) as runtime:
                 return await get_status(runtime.store, await work(runtime, options))
     # The reader of stdout exited: the run is fine, and `main` returns the code of SIGPIPE.
@@ -255,6 +257,7 @@ def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool, with_part
 
 def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token: str = "") -> None:
     """Write the result to stdout, and the run's ID, status and next commands to stderr."""
+    # Added without redaction: the caller needs this secret to resume the run.
     tokens = {} if outcome.is_remote else {"resume_token": token}
     match view.output:
         case "json":

@@ -87,6 +87,7 @@ def resume(
     The run keeps its model and rules. If the provider ended it, it is retried with the current model settings or
     with --model. Exit code 10: another process is running it.
     """
+    # Only to reject malformed texts early; the types of the fields are known when the run is open.
     parse_inputs(inputs or ())
     check_timeout(timeout)
     output = choose_output(output_format, as_json=as_json, include_partial=include_partial)

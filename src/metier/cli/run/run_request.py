@@ -74,6 +74,7 @@ def _is_piped() -> bool:
 def _read_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
+            # One byte too many shows that the file is too long, without reading all of it.
             data = file.read(MAX_TASK_BYTES + 1)
     except OSError as error:
         raise UsageError(
@@ -93,6 +94,7 @@ def _decode(data: bytes, limit: int, name: str) -> str:
             f"{name} is longer than {limit} bytes", hint="Save it in a workspace file and mention the file in the task"
         )
     try:
+        # Editors on Windows write a byte order mark.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8 text, at byte {error.start}") from error

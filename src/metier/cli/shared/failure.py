@@ -35,6 +35,7 @@ def report(error: Exception, *, debug: bool, command: str = "agent") -> int:
     """Print the error of a command, with `debug` also its traceback, and return the exit code."""
     lines, exit_code = describe(error, command)
     redact = build_redactor(values=list_secret_values(os.environ)).redact
+    # Sanitized before redaction: a color code inside a secret would hide it from the redactor.
     # Line ends are escaped last, because some secrets are recognized by their line.
     shown = [sanitize_line(redact(sanitize(line))) for line in lines]
     if debug:
@@ -94,6 +95,7 @@ def _name_flag(match: re.Match[str]) -> str:
 
 def _describe_usage(error: _BadCall) -> list[str]:
     """Return Typer's message, with a suggestion for a misspelled word as the hint."""
+    # By name, because Typer does not export the class.
     if type(error).__name__ == "NoArgsIsHelpError":
         return error.format_message().splitlines()
     # Typer lists the choices of a missing argument on separate lines.

@@ -30,6 +30,7 @@ def write_new_file(path: Path, text: str, *, overwrite: bool) -> None:
 def _check_free(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise UsageError(f"'{path}' is a directory", hint=f"Pass a file in it, such as '{path / 'agent.yaml'}'")
+    # Also a dangling link: writing would create its target, which may be anywhere.
     if not overwrite and os.path.lexists(path):
         raise _exists(path)
 
@@ -42,8 +43,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_whole(target: Path, text: str, *, overwrite: bool) -> None:
+    # In the same folder: a rename is atomic only within one file system.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
+        # Exclusive: this never writes through a link that was planted under the name of the draft.
         with draft.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()

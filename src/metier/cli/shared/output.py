@@ -43,6 +43,7 @@ def render_json(
     verbatim: Mapping[str, str] = NONE,
 ) -> str:
     """Render redacted JSON. `verbatim` are fields to add without redaction, such as a token for the caller."""
+    # The redactor looks into lists and dicts only; a tuple would pass as it is.
     plain: Json = json.loads(json.dumps(value))
     clean = (redactor or build_output_redactor()).redact_value(plain)
     clean = {**clean, **verbatim} if isinstance(clean, dict) and verbatim else clean
@@ -108,6 +109,7 @@ def printable(text: str, *, redactor: Redactor | None = None) -> str:
     return (redactor or build_output_redactor()).redact(sanitize(text))
 
 
+# Cached, because every printed line asks for it.
 @functools.lru_cache(maxsize=4)
 def _build(values: tuple[str, ...]) -> Redactor:
     return build_redactor(values=values, generic_names=False, random_words=False)

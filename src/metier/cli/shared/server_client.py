@@ -89,6 +89,7 @@ class Server(Struct, frozen=True):
 
     async def get_outcome(self, run_id: str) -> RunOutcome:
         outcome = read_outcome(await self.get(f"/runs/{run_id}"))
+        # The suggested commands are for a shell on the server.
         here = f"agent --server {self.url} "
         commands = tuple(
             here + each.removeprefix("agent ") if each.startswith("agent ") else each for each in outcome.next
@@ -147,6 +148,7 @@ class Server(Struct, frozen=True):
         while True:
             try:
                 async for name, event_id, data in self._stream(run_id, last):
+                    # Partial text has no ID, so the last event stays the point to resume from.
                     last, until = event_id or last, anyio.current_time() + MAX_OUTAGE_SECONDS
                     if name == "end":
                         return
@@ -154,6 +156,7 @@ class Server(Struct, frozen=True):
                         _show_partial(data, sink)
                         continue
                     _write_record(data, sink)
+                    # The server keeps the stream open after these events, because the run can still continue.
                     if name in ("run_paused", "run_failed") and await self._is_settled(run_id):
                         return
             except httpx2.TransportError as error:

@@ -36,8 +36,10 @@ async def passing_signals(find_stopper: FindStopper) -> AsyncGenerator[None]:
             yield
         return
     async with anyio.create_task_group() as group:
+        # `start` returns when the handlers are installed, so that no signal inside the block ends the process.
         await group.start(_receive, find_stopper)
         yield
+        # The receiver never ends by itself.
         group.cancel_scope.cancel()
 
 

@@ -231,6 +231,7 @@ def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> Non
 
 def _read_enabled() -> Selection:
     """Return the selection of the settings file, without the environment's."""
+    # The environment overrides the file, but only the file is about to be changed.
     without = {name: value for name, value in os.environ.items() if name not in variables_of(KEY)}
     loaded = load_settings(flags={}, environ=without, cwd=current_workspace(), home=home_folder(), config=None)
     enabled = loaded.settings.skills.enabled
