@@ -255,7 +255,8 @@ def set_in_text(text: str, key: str, rendered: str) -> str:
     before = _read(text)
     changed = _change(text, path, rendered)
     # YAML has too many forms to edit all of them correctly, so the result is verified: only this key may differ.
-    if _read(changed) != _set(before, path, _read_value(rendered)):
+    value = cast("list[str] | str | None", _read(f"value: {rendered}")["value"])
+    if _read(changed) != _set(before, path, value):
         raise UsageError(
             f"{key} cannot be changed in this file without changing other lines", hint="Change it in an editor"
         )
@@ -333,10 +334,6 @@ def _read(text: str) -> YamlTree:
         hint = "Run `agent check settings` for details; nothing was changed"
         raise UsageError(f"The settings file has a YAML syntax error{line}", hint=hint) from error
     return cast("YamlTree", value) if isinstance(value, dict) else {}
-
-
-def _read_value(rendered: str) -> list[str] | str | None:
-    return cast("list[str] | str | None", _read(f"value: {rendered}")["value"])
 
 
 def _set(tree: YamlTree, path: list[str], value: list[str] | str | None) -> YamlTree:

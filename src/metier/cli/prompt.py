@@ -5,18 +5,16 @@ from typing import Annotated
 import anyio
 import typer
 from msgspec import to_builtins
-from pydantic import JsonValue
 
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
-from metier.context.provenance import Difference
 from metier.errors import UsageError
 from metier.runtime.child_runs import request_step
 from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_turn
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.plugins import using_plugins
 
@@ -82,11 +80,9 @@ async def _show_run(
 async def _preview(host: Host, request: RunRequest, task: str, step: str) -> ShownPrompt:
     with using_plugins(host, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
-            return await _preview_task(runtime, request, task, step) if task else await preview(runtime, request)
-
-
-async def _preview_task(runtime: Runtime, request: RunRequest, task: str, step: str) -> ShownPrompt:
-    return await preview(runtime, request_step(runtime.host, task, file=step, agent=request.agent))
+            if task:
+                request = request_step(runtime.host, task, file=step, agent=request.agent)
+            return await preview(runtime, request)
 
 
 def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]:
@@ -101,7 +97,7 @@ def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]
         "recorded_hash": shown.recorded_hash or None,
         "is_exact": shown.is_exact if shown.recorded_hash else None,
         "trimmed": list(shown.trimmed),
-        "layers": [to_builtins(layer) for layer in shown.layers],
+        "layers": to_builtins(shown.layers),
         "problems": [problem_as_json(problem) for problem in shown.problems],
     }
     if other is not None:
@@ -109,13 +105,9 @@ def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]
         found["against"] = {
             "turn": other.turn,
             "is_exact": other.is_exact,
-            "difference": _difference_as_json(difference),
+            "difference": None if difference is None else to_builtins(difference),
         }
     return found
-
-
-def _difference_as_json(difference: Difference | None) -> JsonValue:
-    return None if difference is None else to_builtins(difference)
 
 
 def _write(shown: ShownPrompt, *, brief: bool) -> None:

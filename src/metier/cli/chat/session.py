@@ -190,7 +190,7 @@ class Session:
                 continue
             try:
                 if self._is_working and runs_at_once(line):
-                    self._echo(line)
+                    self._turns.echo(line)
                     await self._report_errors(run_command(self._context, line.strip()))
                     continue
             except ExitChat:
@@ -219,17 +219,13 @@ class Session:
                     continue
                 self._is_working = True
                 message = self._queue.pop()
-                self._echo(message.text)
+                self._turns.echo(message.text)
                 await self._report_errors(self._handle(message.text, run_id=message.message_id))
                 await self._queue.flush()
         except ExitChat:
             pass
         self._is_working = False
         scope.cancel()
-
-    def _echo(self, line: str) -> None:
-        """Print the message at the current end of the conversation."""
-        self._turns.echo(line)
 
     async def _greet(self) -> None:
         await self._turns.load_spent()

@@ -14,7 +14,6 @@ from typing import cast
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
-from pydantic import JsonValue
 
 from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
 from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
@@ -118,9 +117,7 @@ def _render_run(plan: Plan) -> list[str]:
     lines += [
         f"tool:       {tool['tool']}  {tool['verdict']}  {tool['reason']}".rstrip() for tool in _rows(plan, "tools")
     ]
-    left = [
-        str(name) for name in cast("list[JsonValue]", plan["not_loaded"])
-    ]  # as `engine.model.dry_run_reply` writes it
+    left = cast("list[str]", plan["not_loaded"])  # as `engine.model.dry_run_reply` writes it
     if left:
         lines.append(f"not loaded: the tools of {', '.join(left)}, which are known only at run time")
     return lines
@@ -348,6 +345,9 @@ def run_in_background(
         raise UsageError("Cannot show the events of a detached run", hint="Follow it with `agent runs watch`")
     redactor = build_output_redactor()
     shown = build_shown(view, redactor) if host is None and not detaches else None
+    sinks: list[Sink] = [] if shown is None else [shown]
+    if view.output == "stream-json":
+        sinks.append(JsonLines(sys.stdout, with_partials=view.with_partials))
     run_id = ""
 
     async def work_and_follow() -> tuple[RunOutcome, str]:
@@ -356,7 +356,7 @@ def run_in_background(
             run_id = await submit(runs)
             if not detaches:
                 with ticking(shown):
-                    await runs.follow(run_id, _Tee([*([shown] if shown is not None else []), *_list_sinks(view)]))
+                    await runs.follow(run_id, _Tee(sinks))
             return await runs.get_outcome(run_id), (await runs.find(run_id)).queue
 
     try:
@@ -386,12 +386,8 @@ def _render_watch(run_id: str) -> str:
     return f"agent {server}runs watch {run_id}"
 
 
-def _list_sinks(view: View) -> list[Sink]:
-    return [JsonLines(sys.stdout, with_partials=view.with_partials)] if view.output == "stream-json" else []
-
-
 class _Tee:
-    """Writes to several sinks and does not close them."""
+    """Writes to several sinks and does not close them: the caller still prints the outcome there."""
 
     def __init__(self, sinks: list[Sink]) -> None:
         self._sinks = sinks

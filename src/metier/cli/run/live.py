@@ -107,14 +107,15 @@ class Ticker:
 def ticking(shown: Sink | None) -> Generator[None]:
     """Animate the live region inside the block."""
     live = shown.live if isinstance(shown, ShownRun) else shown
-    ticker = Ticker(live) if isinstance(live, LiveRun) and live.is_live else None
-    if ticker is not None:
-        ticker.start()
+    if not (isinstance(live, LiveRun) and live.is_live):
+        yield
+        return
+    ticker = Ticker(live)
+    ticker.start()
     try:
         yield
     finally:
-        if ticker is not None:
-            ticker.stop()
+        ticker.stop()
 
 
 def build_live(redactor: Redactor, *, verbosity: int, is_text: bool) -> LiveRun:

@@ -80,13 +80,7 @@ async def _open_list(config: Path | None) -> AsyncGenerator["RunList"]:
 def _write_row(row: RunRow) -> None:
     # The parent is older, so it is listed below its children; the arrow marks them.
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-    write_line(f"{row.run_id:<30}  {get_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
-
-
-def _turns(row: RunRow) -> str:
-    return "1 turn " if row.turns == 1 else f"{row.turns} turns"
-
-
-def _listed(row: RunRow) -> str:
-    """Render the cost; empty for a run without model calls, because its children list their own cost."""
-    return render_cost(find_row_cost(row)) if row.turns else ""
+    turns = "1 turn " if row.turns == 1 else f"{row.turns} turns"
+    # A run without model calls has no cost of its own; its children list theirs.
+    cost = render_cost(find_row_cost(row)) if row.turns else ""
+    write_line(f"{row.run_id:<30}  {get_shown_status(row):<14}  {turns:>8}  {cost:>12}  {task}")

@@ -16,7 +16,7 @@ from metier.cli.skill.workspace_skills import SkillListing, SkillPlaces, keep_ac
 from metier.definitions.names import canonical_name, check_skill_id, name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.skills.catalog import Catalog, CatalogSkill
+from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.scripts import discover_scripts, is_capability, list_references, report_missing_scripts
 from metier.definitions.skills.skill_names import hint_skill, is_called
 from metier.errors import SkillError, SkillNotFound
@@ -384,24 +384,27 @@ def list_usable(listing: SkillListing) -> UsableSkills:
         _build_row(skill, packages.get(skill.canonical), skill.canonical in usable) for skill in catalog.skills
     ]
     known = {skill.canonical for skill in catalog.skills}
-    rows += [{**_as_package(row), "active": False} for name, row in packages.items() if name not in known]
-    rows += [
-        _build_lost(name, status) for name, status in statuses.items() if name not in known and name not in packages
+    rows += [{**row, "folder": row["path"], "active": False} for name, row in packages.items() if name not in known]
+    lost: list[Row] = [
+        {"name": status.name, "name_canonical": name, "source": status.source, "path": status.path, "active": False}
+        for name, status in statuses.items()
+        if name not in known and name not in packages
     ]
     rows = [
-        _mark_unregistered(row, damage)
+        # The registry of installed skills cannot be read, so nothing tells which of them are trusted.
+        {**row, "active": False, "why": damage.message, "to_use": ""}
         if damage is not None and Path(str(row["path"])).is_relative_to(places.roots.home.root)
         else _explain(row, statuses.get(str(row["name_canonical"])), places)
-        for row in rows
+        for row in (*rows, *lost)
     ]
     rows.sort(key=lambda row: (not row["active"], str(row["name_canonical"]), str(row["path"])))
-    problems = (*((damage,) if damage is not None else ()), *_list_problems(catalog))
-    return UsableSkills(rows=tuple(rows), problems=problems)
+    problems = [problem for problem in catalog.problems if problem.severity == "error" or problem.code in _TOLD]
+    return UsableSkills(rows=tuple(rows), problems=(*((damage,) if damage is not None else ()), *problems))
 
 
 def _build_row(skill: CatalogSkill, package: Row | None, is_active: bool) -> Row:
     return {
-        **(_as_package(package) if package else {"name_canonical": skill.canonical}),
+        **({**package, "folder": package["path"]} if package else {"name_canonical": skill.canonical}),
         "name": package["name"] if package else skill.name,
         "id": skill.id,
         "description": skill.description,
@@ -416,23 +419,10 @@ def _build_row(skill: CatalogSkill, package: Row | None, is_active: bool) -> Row
     }
 
 
-def _build_lost(name: str, status: SkillStatus) -> Row:
-    return {"name": status.name, "name_canonical": name, "source": status.source, "path": status.path, "active": False}
-
-
-def _as_package(row: Row) -> Row:
-    return {**row, "folder": row["path"]}
-
-
 def _explain(row: Row, status: SkillStatus | None, places: SkillPlaces) -> Row:
     is_whole = row["active"] and not (status is not None and status.active and status.reason)
     why, command = ("", "") if is_whole else _get_reason(row, status, places)
     return {**row, "why": why, "to_use": command}
-
-
-def _mark_unregistered(row: Row, damage: Problem) -> Row:
-    """Mark a skill as unusable because the registry of installed skills cannot be read."""
-    return {**row, "active": False, "why": damage.message, "to_use": ""}
 
 
 def _get_reason(row: Row, status: SkillStatus | None, places: SkillPlaces) -> tuple[str, str]:
@@ -451,7 +441,3 @@ def _is_enabled(name: str, places: SkillPlaces) -> bool:
     if isinstance(selection, str):
         return selection != "none"
     return name in {canonical_name(each) for each in selection}
-
-
-def _list_problems(catalog: Catalog) -> tuple[Problem, ...]:
-    return tuple(problem for problem in catalog.problems if problem.severity == "error" or problem.code in _TOLD)

@@ -242,12 +242,9 @@ def _read_contract(found: CatalogSkill, needs: SkillNeeds) -> tuple[SkillDefinit
     if skill is None or not (has_contract(skill) or is_capability(skill)):
         return None
     reading = read_contract(skill, strict=found.source.kind != _FOREIGN)
-    return skill, ContractReading(reading.contract, (*reading.problems, *_list_missing_needs(skill, needs)))
-
-
-def _list_missing_needs(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
-    """List missing dependencies, which are no errors of the contract."""
-    return [replace(problem, severity="warning") for problem in describe_lacks(skill, needs)]
+    # Missing dependencies are no errors of the contract.
+    lacks = [replace(problem, severity="warning") for problem in describe_lacks(skill, needs)]
+    return skill, ContractReading(reading.contract, (*reading.problems, *lacks))
 
 
 def _contract_as_json(skill: SkillDefinition, reading: ContractReading) -> dict[str, object]:
