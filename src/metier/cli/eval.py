@@ -377,14 +377,19 @@ class EvalGroup(CommandGroup):
         return super().parse_args(ctx, args)
 
 
+Targets = Annotated[
+    list[str] | None, typer.Argument(help="Names, kind:name or skill folders. Default: all with evals.")
+]
+MaxCostUsd = Annotated[
+    float | None, typer.Option("--max-cost-usd", min=0.000001, help="Maximum total cost in US dollars.")
+]
+
 app = typer.Typer(cls=EvalGroup, rich_markup_mode=None, add_completion=False, help="Evaluate skills, agents and tasks.")
 
 
 @app.command(EvalGroup.default)
 def run_evals(
-    targets: Annotated[
-        list[str] | None, typer.Argument(help="Names, kind:name or skill folders. Default: all with evals.")
-    ] = None,
+    targets: Targets = None,
     *,
     case: Annotated[list[str] | None, typer.Option("--case", help="Case ID to run (repeatable).")] = None,
     record: Annotated[bool, typer.Option("--record", help="Run each case live once and save the recording.")] = False,
@@ -394,9 +399,7 @@ def run_evals(
         str, typer.Option("--against", help="With --live: compare with a commit, model:NAME or agent:ID.")
     ] = "",
     judge: Annotated[str, typer.Option("--judge", help="Model that grades criteria, as MODEL or PROVIDER:MODEL.")] = "",
-    max_cost_usd: Annotated[
-        float | None, typer.Option("--max-cost-usd", min=0.000001, help="Maximum total cost in US dollars.")
-    ] = None,
+    max_cost_usd: MaxCostUsd = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Maximum parallel live runs.")] = 4,
     resume: Annotated[str, typer.Option("--resume", help="Resume an interrupted live eval: its ID or latest.")] = "",
     triggers: Annotated[
