@@ -33,6 +33,7 @@ def create_executor(
     Uses `skills.dir` and `logging.jsonl_dir` of `agent.yaml`. Raises `ConfigError` with all of its problems, and
     `UsageError` for an advisor without `async def ask(prompt, schema)`.
     """
+    # At once: otherwise the first skill that asks would fail in the middle of its work.
     _check_method("advisor", advisor, "ask(prompt, schema)")
     host = _open(repo_root, environ, home)
     own = host.workspace / host.settings.skills.dir

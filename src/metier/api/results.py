@@ -24,6 +24,7 @@ VALUE_INVALID = "value_invalid"
 """The reason of a completed run whose result does not fit the Python type."""
 
 
+# Public values stay dataclasses: programs use `dataclasses.replace` and `asdict` on them.
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens that a run used, without its child runs."""
@@ -163,6 +164,7 @@ def read_form[T](given: type[T] | Mapping[str, object] | None) -> OutputForm[T] 
             form = OutputForm(schema=cast("dict[str, JsonValue]", adapter.json_schema()), adapter=adapter)
         except (PydanticUserError, PydanticSchemaGenerationError) as error:
             raise UsageError(f"{given!r} cannot be the output_schema of a run: {error}") from error
+    # Before the run starts: an invalid schema must not cost a model call.
     SchemaCheck("output_schema", form.schema)
     return form
 

@@ -149,6 +149,7 @@ class DrivenRuns:
         """Release every run, so that a worker or the next process continues it."""
         self._is_closed = True
         for drive in list(self._drives.values()):
+            # All are asked before the first is awaited, so that they stop at the same time.
             drive.stopper.hand_back("the program that started it")
         for drive in list(self._drives.values()):
             await drive.ended.wait()

@@ -419,6 +419,7 @@ class RunTasks(RequestHandler):
     async def _list_rows(self, params: ListTasksRequest, caller: Caller) -> list[RunRow]:
         """List the caller's runs, newest first, up to a limit."""
         context = caller.name_context(params.context_id) if params.context_id else ""
+        # The store does not know A2A states, so the filter and the pages are applied to what it returns.
         rows = await self._runtime.store.list_runs(context_id=context, limit=_MAX_LOOKED_AT)
         return [row for row in rows if row.run_id.startswith(caller.prefix)]
 

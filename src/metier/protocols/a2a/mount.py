@@ -23,6 +23,7 @@ from metier.runtime.workspace.lookup import get_definition
 from metier.telemetry.tracing import HEADER
 
 CARD = "/.well-known/agent-card.json"
+# The protocol's test kit requires headers for caches. Private, because extended cards depend on the caller.
 _CACHE = "private, max-age=60"
 
 

@@ -77,6 +77,7 @@ class EditorSessions:
     async def close(self) -> None:
         """Pause the current turns, so that they can be resumed from the store, then close the stores."""
         for session in self._sessions.values():
+            # All are canceled before the first is awaited, so that they stop at the same time.
             session.cancel()
         for session in self._sessions.values():
             await session.wait_idle()
@@ -167,6 +168,7 @@ class EditorSessions:
         return session
 
     async def _open_workspace(self, folder: Path) -> OpenWorkspace:
+        # Two requests may open a folder at the same time, and both must get the same runtime.
         async with self._opening:
             if folder not in self._workspaces:
                 opened = open_host(folder, environ=os.environ, home=Path.home(), flags=None, config=self._config)

@@ -255,6 +255,7 @@ class Session:
         text = prompt.text
         if self.is_busy:
             raise Refusal(INVALID_PARAMS, "A turn of this session is already running")
+        # Other words after a slash, such as a path, are a message to the agent.
         name, _, rest = text.strip().removeprefix("/").partition(" ")
         if text.strip().startswith("/") and name in COMMANDS:
             self.send(build_message("agent_message_chunk", await self._run_command(name, rest.strip())))

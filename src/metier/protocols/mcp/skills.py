@@ -25,6 +25,7 @@ from metier.skills.package import MAX_READ_BYTES, SkillFile, SkillPackage, list_
 
 SCHEME = "skill://"
 DIRECTORY = "inode/directory"
+# The limits of the extension.
 MAX_FILES = 512
 MAX_BYTES = 16 * 1024 * 1024
 TTL_MS = 0
