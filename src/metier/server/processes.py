@@ -83,6 +83,7 @@ def build_uvicorn_config(config: ServerConfig) -> uvicorn.Config:
     )
 
 
+# A Protocol, because `Pipe` returns another class on Windows.
 class Closable(Protocol):
     def close(self) -> None: ...
 

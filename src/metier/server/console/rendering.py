@@ -26,35 +26,16 @@ from metier.views.page.environment import build_environment
 TEMPLATES = Path(__file__).parent / "templates"
 logger = logging.getLogger("metier.server")
 
-NAVIGATION: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
-    (
-        "Work",
-        (
-            ("inbox", "/", "Inbox"),
-            ("chat", "/chat", "Chat"),
-            ("tasks", "/tasks", "Tasks"),
-            ("schedules", "/schedules", "Schedules"),
-        ),
-    ),
-    (
-        "History",
-        (
-            ("runs", "/runs", "Runs"),
-            ("cost", "/cost", "Cost"),
-            ("latency", "/latency", "Latency"),
-            ("evals", "/evals", "Evals"),
-            ("audit", "/audit", "Audit"),
-        ),
-    ),
-    (
-        "Workspace",
-        (
-            ("skills", "/skills", "Skills"),
-            ("policy", "/policy", "Policy"),
-            ("health", "/health", "Health"),
-        ),
-    ),
+_SECTIONS = {
+    "Work": ("inbox", "chat", "tasks", "schedules"),
+    "History": ("runs", "cost", "latency", "evals", "audit"),
+    "Workspace": ("skills", "policy", "health"),
+}
+NAVIGATION: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = tuple(
+    (section, tuple((name, "/" if name == "inbox" else f"/{name}", name.capitalize()) for name in names))
+    for section, names in _SECTIONS.items()
 )
+"""Sections with the name, path and title of each page."""
 
 DONE: Mapping[str, str] = {
     "approved": "Approved. The run continues.",
