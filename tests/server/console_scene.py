@@ -51,7 +51,7 @@ inputs:
     schema: {type: string}
 ---
 
-Sum up the notes of week {{ week }} for {{ audience }}. {{ notes }}
+Sum up the notes of week {{inputs.week}} for {{inputs.audience}}. {{inputs.notes}}
 """
 RIGHT_TO_LEFT = "سجّل ملاحظات الاجتماع ثم أرسل ملخصاً قصيراً إلى الفريق"
 LONG = "Compare_the_quarterly_figures_of_every_region_" + "with_those_of_the_year_before_" * 6

@@ -16,7 +16,7 @@ inputs:
     schema: {type: integer}
 ---
 
-Greet {{ person }}, {{ times }} times.
+Greet {{inputs.person}}, {{inputs.times}} times.
 """
 AGENT = "---\nname: Careful\ndescription: Asks about everything.\nprofile: guarded\n---\n\nAsk.\n"
 
