@@ -18,7 +18,7 @@ from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.index import remove_exclusions
 from metier.routing.skill import FUSED_DEPTH, EmbeddingsFailed, FoundSimilar, Similar, Similarities
 from metier.routing.vectors import Vector, VectorFile, name_text
-from metier.tools.web.url import check_domain, parse_url
+from metier.tools.web.url import WebAccess, check_domain, parse_url
 
 
 class Surroundings(NamedTuple):
@@ -52,7 +52,8 @@ def open_similarities(
     if fault := _find_server_fault(options, surroundings.environ):
         return _Unavailable(fault.message)
     try:
-        check_domain(parse_url(options.base_url), allowed=allowed_domains, denied=denied_domains)
+        access = WebAccess(allowed_domains=allowed_domains, denied_domains=denied_domains)
+        check_domain(parse_url(options.base_url), access)
     except ToolFailed as error:
         return _Unavailable(error.message)
     from metier.routing.embedding_server import ServerEmbeddings

@@ -144,6 +144,18 @@ class WebUrl(Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{self.authority}{self.rest}"
 
 
+class WebAccess(Struct, frozen=True, kw_only=True):
+    """The hosts that an agent may fetch from."""
+
+    allowed_domains: tuple[str, ...] = ()
+    """Allowed domains with their subdomains; empty for all."""
+    denied_domains: tuple[str, ...] = ()
+    open_addresses: Collection[tuple[str, int]] = ()
+    """Addresses with ports that are allowed although they are in a forbidden range, such as a test server."""
+    open_hosts: Collection[tuple[str, int]] = ()
+    """The same by name, for servers in the user's settings."""
+
+
 def parse_url(text: str) -> WebUrl:
     """Parse a URL. Raises `ToolFailed` for anything but a plain http or https URL."""
     plain = text.partition("#")[0]
@@ -194,11 +206,11 @@ def check_address(url: WebUrl, address: IPv4Address | IPv6Address) -> None:
         raise forbidden(url, reason)
 
 
-def check_domain(url: WebUrl, *, allowed: tuple[str, ...], denied: tuple[str, ...]) -> None:
+def check_domain(url: WebUrl, access: WebAccess) -> None:
     """Raise `ToolFailed` for a domain that is denied or not allowed, including subdomains. Deny beats allow."""
-    if any(_is_within(url.host, domain) for domain in denied):
+    if any(_is_within(url.host, domain) for domain in access.denied_domains):
         raise ToolFailed(f"Domain {url.host!r} is denied by the settings of this agent", code="permission_denied")
-    if allowed and not any(_is_within(url.host, domain) for domain in allowed):
+    if access.allowed_domains and not any(_is_within(url.host, domain) for domain in access.allowed_domains):
         raise ToolFailed(
             f"Domain {url.host!r} is not among those that this agent may fetch from", code="permission_denied"
         )
@@ -250,18 +262,6 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-class WebAccess(Struct, frozen=True, kw_only=True):
-    """The hosts that an agent may fetch from."""
-
-    allowed_domains: tuple[str, ...] = ()
-    """Allowed domains with their subdomains; empty for all."""
-    denied_domains: tuple[str, ...] = ()
-    open_addresses: Collection[tuple[str, int]] = ()
-    """Addresses with ports that are allowed although they are in a forbidden range, such as a test server."""
-    open_hosts: Collection[tuple[str, int]] = ()
-    """The same by name, for servers in the user's settings."""
-
-
 class Pinned(NamedTuple):
     """A request to a checked address of a host."""
 
@@ -280,7 +280,7 @@ def pin_url(url: WebUrl, address: str) -> Pinned:
 
 async def list_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = resolve_host) -> list[str]:
     """Return the addresses to connect to instead of the name. Raises `ToolFailed` if one of them is not allowed."""
-    check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
+    check_domain(url, access)
     is_open = (url.host, url.port) in access.open_hosts
     if not is_open:
         check_name(url)

@@ -113,7 +113,7 @@ class WebFetch:
         """Reject an invalid URL, or a host that is not allowed."""
         try:
             url = parse_url(str(arguments["url"]))
-            check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+            check_domain(url, self._access)
             check_name(url)
         except ToolFailed as error:
             return error.sentence

@@ -71,7 +71,7 @@ class WebSearch:
         """Reject the search if the engine's domain is not allowed."""
         del arguments
         try:
-            check_domain(self._endpoint, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+            check_domain(self._endpoint, self._access)
         except ToolFailed as error:
             return error.sentence
         return ""
@@ -102,7 +102,7 @@ def choose_open(found: Sequence[SearchHit], access: WebAccess) -> list[SearchHit
 def is_open(address: str, access: WebAccess) -> bool:
     try:
         url = parse_url(address)
-        check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
+        check_domain(url, access)
         check_name(url)
         if url.address is not None:
             check_address(url, url.address)
