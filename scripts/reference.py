@@ -17,7 +17,7 @@ from metier import errors
 from metier.cli.help import dress, load_texts
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.events.record import SCHEMA_VERSION, EventRecord, payload_types
-from metier.settings.template import SettingRow, setting_rows
+from metier.settings.keys import SettingRow, setting_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.events.record import payload_types
-from metier.settings.template import setting_rows
+from metier.settings.keys import setting_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REFERENCE = ROOT / "docs" / "reference"

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from metier.cli.main import run
-from metier.settings.keys import all_leaves, variables_of
+from metier.settings.keys import all_leaves, setting_rows, variables_of
 from metier.settings.resolution import load_settings
 from metier.settings.sections import Settings
-from metier.settings.template import setting_rows
 
 SPECIFIED = """
 model:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from metier.cli.config import set_in_text
 from metier.errors import UsageError
-from metier.settings.template import render_template
+from metier.settings.keys import render_template
 
 FILE = """\
 # mine

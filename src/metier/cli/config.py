@@ -21,11 +21,10 @@ from metier.definitions.text.yaml_text import Plain
 from metier.errors import ConfigError, UsageError
 from metier.settings.clone_settings import narrow, set_profile
 from metier.settings.discovery import FILE_NAME, find_own_file
-from metier.settings.keys import Leaf, all_leaves, find_nearest_key, variables_of
+from metier.settings.keys import Leaf, all_leaves, build_schema, find_nearest_key, render_template, variables_of
 from metier.settings.layers import check_alone, read_file, read_json_list, split_text
 from metier.settings.resolution import LoadedSettings
 from metier.settings.setting_values import Given, Origin, Shown, get_value, looks_secret, render_value, show_value
-from metier.settings.template import build_schema, render_template
 from metier.skills.git.clones import find_origin
 from metier.skills.trust.workspace_trust import list_agent_files
 
