@@ -161,6 +161,7 @@ def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cach
         index = _build(ordered, load)
         if folder is not None:
             save_index(folder, fingerprint, index)
+    # All at once, without an order of use: a dropped index is read from its cache file again.
     if len(_recent) >= MAX_IN_MEMORY:
         _recent.clear()
     _recent[fingerprint] = index

@@ -108,6 +108,7 @@ class IndexTables(Struct, frozen=True):
 
 def encode_pair(first: int, second: int) -> int:
     """Encode two word keys as one number, which sorts like the pair."""
+    # Numbers, not tuples: an array holds the many pairs of a large catalog in eight bytes each.
     return first << 32 | second
 
 

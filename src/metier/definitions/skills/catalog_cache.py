@@ -67,6 +67,7 @@ class CatalogCache:
         sections = self._files.read(self._key)
         self._known = _decode(sections[0], dict[str, tuple[Stamp, ParsedFile]]) if sections else {}
         self._kept: dict[str, tuple[Stamp, ParsedFile]] = {}
+        # Before the files are read: one that changes later must count as fresh.
         self._now = time.time_ns()
         self._is_changed = False
 

@@ -41,6 +41,7 @@ _SETTINGS = (
     "core.fsmonitor=false",
     "core.symlinks=false",
     "core.askPass=",
+    # An empty value clears the list of helpers; a configured one could prompt or store the secret.
     "credential.helper=",
     "gc.auto=0",
     "maintenance.auto=false",
@@ -50,6 +51,7 @@ _SETTINGS = (
     "fetch.recurseSubmodules=false",
     "filter.lfs.smudge=",
     "filter.lfs.process=",
+    # A stalled transfer fails long before the timeout of the whole command, and is tried again.
     "http.lowSpeedLimit=100",
     "http.lowSpeedTime=60",
 )
@@ -166,9 +168,11 @@ def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
 def _build_variables(session: GitSession) -> dict[str, str]:
     protocols = "https:http:ssh" + (":file" if session.url.startswith("file://") else "")
     variables = {
+        # The messages that decide about a retry are compared in English.
         "LC_ALL": "C",
         "GIT_ALLOW_PROTOCOL": protocols,
         "GIT_ATTR_NOSYSTEM": "1",
+        # git must not find a repository of the user in a parent folder.
         "GIT_CEILING_DIRECTORIES": str(session.repository.parent.parent),
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -293,6 +297,7 @@ def _kill(process: Process) -> None:
         return
     try:
         if os.name == "posix":
+            # The group, because git leaves the transfer to helper programs such as git-remote-https and ssh.
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()

@@ -154,6 +154,7 @@ def parse_registry(text: bytes, *, file: Path) -> Registry:
 def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Generator[None]:
     """Lock the registry against other processes and threads."""
     home.root.mkdir(parents=True, exist_ok=True)
+    # No soft lock: it is a file whose existence is the lock, so it would outlive a killed process.
     lock = FileLock(home.root / ".registry.lock", timeout=wait_seconds, fallback_to_soft=False)
     try:
         lock.acquire()

@@ -35,6 +35,7 @@ from metier.skills.trust.judgement import digest_tree
 _BY_PRODUCTS = ("__pycache__", ".DS_Store")
 
 _AT_FDCWD = -100
+# RENAME_EXCHANGE on Linux and RENAME_SWAP on macOS have the same value.
 _EXCHANGE = 2
 _READER_SECONDS = 5.0
 
@@ -108,6 +109,7 @@ def copy_folder(source: Path, target: Path, *, limits: InstallLimits) -> None:
 
 
 def sync_tree(folder: Path) -> None:
+    # The names too: the registry is replaced durably, and must not name a tree that a power cut left incomplete.
     for root, _, _ in os.walk(folder):
         sync_folder(Path(root))
 
