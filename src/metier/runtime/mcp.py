@@ -1,7 +1,7 @@
 """The MCP servers of a run: their selection, tools, sandbox and lifetime."""
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -110,7 +110,8 @@ async def open_servers(
             expand_server(server, host.environ)
     # A server that is kept for later runs must not write into the folder of this one.
     lasting = confinement if host.servers is None else _leave_out(confinement, run.folder)
-    async with _borrow_pool(host) as pool:
+    # The pool of the session, or one that ends with the run.
+    async with _open_pool() if host.servers is None else nullcontext(host.servers) as pool:
         connections: dict[str, ServerConnection] = {}
         for server in chosen:
             if server.name in known:
@@ -148,16 +149,6 @@ async def keep_servers(host: Host) -> AsyncGenerator[Host]:
     """Keep servers across the runs of a session: a started server serves later runs too, and stops at the end."""
     async with _open_pool() as pool:
         yield replace(host, servers=pool)
-
-
-@asynccontextmanager
-async def _borrow_pool(host: Host) -> AsyncGenerator[ServerPool]:
-    """Use the pool of the session, or one that ends with the run."""
-    if host.servers is not None:
-        yield host.servers
-        return
-    async with _open_pool() as pool:
-        yield pool
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ class RunTracer:
         self._cleaner = cleaner
         known = [span for entry in entries for span in self._fold.take(entry)]
         if again:
-            exporter.export(map(self._clean, known), is_first=False)
+            exporter.export((clean_span(span, cleaner) for span in known), is_first=False)
 
     def take(self, entry: Entry) -> None:
         if closed := self._fold.take(entry):
@@ -54,9 +54,6 @@ class RunTracer:
 
     def get_context(self, key: str) -> str:
         return self._fold.get_context(key)
-
-    def _clean(self, span: Span) -> Span:
-        return clean_span(span, self._cleaner)
 
 
 def clean_span(span: Span, cleaner: Cleaner) -> Span:

@@ -19,7 +19,7 @@ from metier.events.partial import PartialObserver
 from metier.providers.base import Observer
 from metier.runtime.chat.chats import MAX_RUNS, Chat, is_turn, list_chats
 from metier.runtime.history.run_views import read_run_view, read_whole_step
-from metier.runtime.records.index_rows import TYPED, find_listed_cost, render_cost
+from metier.runtime.records.index_rows import TYPED, find_row_cost, render_cost
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus
 from metier.store.contexts import ContextState
@@ -225,7 +225,7 @@ async def list_chats_with_messages(runtime: Runtime, *, limit: int) -> list[List
 async def _read(runtime: Runtime, state: ContextState) -> ListedChat:
     runs = await runtime.store.list_runs(context_id=state.context_id, limit=MAX_RUNS)
     turns = [row for row in runs if is_turn(row)]
-    costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
+    costs = [find_row_cost(row) for row in runs]
     return ListedChat(
         context_id=state.context_id,
         status=state.task_state,

@@ -40,7 +40,7 @@ from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import UNATTENDED, DriveOptions, LeaseHolder
 from metier.runtime.questions.answers import Answer, build_raise
 from metier.runtime.questions.approval_questions import ApprovalQuestion
-from metier.runtime.records.index_rows import TYPED, find_listed_cost
+from metier.runtime.records.index_rows import TYPED, find_row_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, can_reopen, get_status
@@ -162,7 +162,7 @@ class Chat:
     async def find_cost(self) -> float | None:
         """Return the cost of all runs including summaries, or None if a price is unknown."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
-        costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
+        costs = [find_row_cost(row) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
     async def compact(self) -> int:

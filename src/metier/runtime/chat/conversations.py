@@ -334,20 +334,20 @@ def build_summarizer(runtime: Runtime, agent: ResolvedAgent) -> ResolvedAgent:
 def _read(state: RunState) -> _Draft | None:
     if state.phase != "DONE" or len(state.result.strip()) < MIN_SUMMARY_CHARACTERS:
         return None
-    text, _, listed = _split_facts(state.result)
+    text, listed = _split_facts(state.result)
     facts = parse_facts(listed)
     return (
         _Draft(text=text.strip(), facts=facts, run_id=state.run_id, cost_usd=state.cost_usd) if text.strip() else None
     )
 
 
-def _split_facts(reply: str) -> tuple[str, str, str]:
-    """Split a reply at the line before the facts, into the text before it, the line, and the text after it."""
+def _split_facts(reply: str) -> tuple[str, str]:
+    """Split a reply at the line before the facts, into the text before it and the facts."""
     lines = reply.splitlines()
     for at, line in enumerate(lines):
         if line.strip().strip("#* ").casefold() == FACTS_LINE:
-            return "\n".join(lines[:at]), line, "\n".join(lines[at + 1 :])
-    return reply, "", ""
+            return "\n".join(lines[:at]), "\n".join(lines[at + 1 :])
+    return reply, ""
 
 
 def _render(conversation: Conversation, old: Sequence[PastTurn], measures: Measures) -> str:

@@ -36,7 +36,6 @@ from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, PolicySources, build_policy
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import TASK, find_pinned_task
-from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool
 from metier.tools.mcp.offered_tools import ID_PREFIX
@@ -221,7 +220,9 @@ async def _read_definitions(started: RunStarted, pins: Mapping[str, str], store:
 
 async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> RulePolicy:
     trusted = await list_trusted(pins, store)
-    packages = [await _read_skill(name, digest, store) for name, digest in pins.items() if name.startswith(SKILL)]
+    packages = [
+        restore_package(name, await store.get_blob(digest)) for name, digest in pins.items() if name.startswith(SKILL)
+    ]
     definitions = await _read_definitions(started, pins, store)
     sources = PolicySources(
         host=await get_policy(pins, store),
@@ -236,10 +237,6 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
     default = ProfilePolicy(profile, tools, reading=started.reading_sandbox)
     return build_policy(packages, tools, workspace=Path(started.root), profile=default, sources=sources)
-
-
-async def _read_skill(name: str, digest: str, store: Store) -> SkillPackage:
-    return restore_package(name, await store.get_blob(digest))
 
 
 def _describe(started: RunStarted) -> str:

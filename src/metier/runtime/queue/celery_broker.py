@@ -81,12 +81,8 @@ class CeleryBroker:
     """A `Broker` that uses Celery."""
 
     def __init__(self, address: Address) -> None:
-        self._address = address
+        self.address = address
         self._app = build_app(address)
-
-    @property
-    def address(self) -> Address:
-        return self._address
 
     def wake(self, run_ids: Iterable[str], *, queue: str) -> None:
         with self._translated():
@@ -113,4 +109,4 @@ class CeleryBroker:
         try:
             yield
         except list_failures(self._app) as error:
-            raise build_unavailable(self._address) from error
+            raise build_unavailable(self.address) from error

@@ -14,9 +14,9 @@ TYPED = "typed"
 """Provider and model name in the run of a shell command that the user typed into a chat."""
 
 
-def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
+def find_row_cost(row: RunRow) -> float | None:
     """Return the cost of a run in the index, which may lack token counts. A run without model calls costs nothing."""
-    return find_cost(cost_usd, tokens=0 if model in (OFFLINE, TYPED) else turns)
+    return find_cost(row.cost_usd, tokens=0 if row.model in (OFFLINE, TYPED) else row.turns)
 
 
 def render_cost(cost: float | None) -> str:
@@ -62,10 +62,6 @@ def read_row(item: dict[str, Any]) -> RunRow:
     # An unknown cost becomes zero, which is shown as unknown again for a run with turns.
     cost, left_by = item["cost_usd"] or 0.0, "its worker" if item["worker_lost"] else ""
     return convert({**item, "context_id": item["run_id"], "cost_usd": cost, "left_by": left_by}, RunRow)
-
-
-def find_row_cost(row: RunRow) -> float | None:
-    return find_listed_cost(row.cost_usd, turns=row.turns, model=row.model)
 
 
 def iso(moment: datetime) -> str:

@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.plugins.lifecycle import Plugins, Subscription, ask_for_layer, load_plugins, running
-from metier.plugins.registry import Registry
 from metier.runtime.host import Host
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.store.failures import StoreUnavailable
-from metier.telemetry.sinks import BorrowedSink, Sink
+from metier.telemetry.sinks import BorrowedSink
 
 
 def get_plugins(host: Host) -> Plugins:
@@ -33,7 +32,13 @@ def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Hos
             for subscriber in registry.subscribers
         ]
         try:
-            yield _extend(host, registries, tuple(map(BorrowedSink, subscriptions)), report=report)
+            yield replace(
+                host,
+                tools=(*host.tools, *(tool for registry in registries for tool in registry.tools)),
+                plugins=registries,
+                sinks=(*host.sinks, *map(BorrowedSink, subscriptions)),
+                report=report,
+            )
         finally:
             # Closed here and not by a run, because a subscriber gets the events of all runs of the block.
             for subscription in subscriptions:
@@ -64,10 +69,3 @@ def render_layers(host: Host) -> str:
             text = ask_for_layer(registry, layer, seconds=seconds, report=host.report)
             pieces += [f"# {layer.title}\n\n{text}"] if text else []
     return "\n\n".join(pieces)
-
-
-def _extend(
-    host: Host, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
-) -> Host:
-    tools = tuple(tool for registry in registries for tool in registry.tools)
-    return replace(host, tools=(*host.tools, *tools), plugins=registries, sinks=(*host.sinks, *sinks), report=report)

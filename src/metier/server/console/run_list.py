@@ -18,7 +18,7 @@ from metier.decisions import TaskState
 from metier.errors import MetierError, UsageError
 from metier.ids import CHILD
 from metier.runtime.history.spending import parse_since
-from metier.runtime.records.index_rows import find_listed_cost, get_shown_status
+from metier.runtime.records.index_rows import find_row_cost, get_shown_status
 from metier.runtime.runs import Runtime
 from metier.server.console.charts import Bar, BarChart, build_ticks, round_up, stack
 from metier.server.console.rendering import Here, Page, PageRoute
@@ -230,7 +230,7 @@ def build_listed(row: RunRow) -> ListedRun:
         agent=row.agent,
         model=row.model,
         turns=row.turns,
-        cost_usd=find_listed_cost(row.cost_usd, turns=row.turns, model=row.model),
+        cost_usd=find_row_cost(row),
         tokens=row.tokens if row.tokens or not row.turns else None,
         created_at=row.created_at,
         seconds=max(0.0, (row.updated_at - row.created_at).total_seconds()),
