@@ -16,6 +16,7 @@ def completion(
     program: Annotated[str, typer.Option(help="Command name to complete.")] = "agent",
 ) -> None:
     """Print a shell completion script."""
+    # Typer does not export this function.
     script: str = vars(typer.completion)["get_completion_script"](
         prog_name=program, complete_var=COMPLETION_VARIABLE, shell=shell
     )

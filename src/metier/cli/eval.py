@@ -269,6 +269,7 @@ async def _run_live(
 
 
 def _save(host: Host, result: EvalResult) -> None:
+    # The runs are done and paid for, so a full disk must not hide their results.
     try:
         save_result(host.runs, result)
     except OSError as error:

@@ -53,6 +53,7 @@ def redact(
 
 def _open(file: str) -> BinaryIO:
     if file == "-":
+        # Not closed with the block, because the interpreter closes stdin itself.
         return open(sys.stdin.fileno(), "rb", closefd=False)
     try:
         return Path(file).open("rb")

@@ -62,6 +62,7 @@ async def _undo(host: Host, name: str, to: str, dry_run: bool, yes: bool) -> tup
 
 
 def _confirm(plan: UndoPlan) -> bool:
+    # A script must say `--yes`: its stdin may be anything.
     if not sys.stdin.isatty():
         return False
     return typer.confirm(f"Restore {count(len(plan.conflicts), 'file')} that changed since?", default=False, err=True)

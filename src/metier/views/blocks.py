@@ -70,6 +70,7 @@ class BlockSplitter:
         if not at and len(body) <= MAX_BLOCK:
             return None
         at = at or MAX_BLOCK
+        # The rest starts with the fence again, so that it is still code.
         self.rest = opening + body[at:]
         return f"{opening}{body[:at].rstrip(chr(10))}\n{fence[1]}"
 

@@ -16,6 +16,7 @@ from metier.views.run_view import NoteView, RunView, StepView, TextView
 # Compiled on first use: this character class takes 5 ms.
 _NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _MARKS = {"succeeded": "ok", "running": "…", "waiting": "waits"}
+# GitHub accepts at most 1 MiB of summary.
 _MAX_STEPS = 200
 
 
@@ -95,6 +96,7 @@ class CiLog:
         self._printed[run.run_id] = number
 
     def _print(self, line: str) -> None:
+        # Flushed, because a CI system shows the log while the run works.
         self._stream.write(f"{line}\n")
         self._stream.flush()
 

@@ -38,6 +38,7 @@ def _measure(parts: list[str]) -> int:
 
 
 def _shorten(run_id: str) -> str:
+    # The last part only tells runs apart that started at the same time; commands accept a prefix.
     return run_id.rpartition("-")[0] or run_id
 
 

@@ -175,6 +175,7 @@ def _send(view: RunView, payload: LlmRequestSent, record: EventRecord) -> RunVie
 
 def _receive(view: RunView, payload: LlmResponseReceived, _record: EventRecord) -> RunView:
     meta = payload.meta
+    # Without tokens there is nothing to pay, whatever the price.
     is_priced = meta.cost_usd is not None or not (meta.input_tokens or meta.output_tokens)
     usage = Usage(
         input_tokens=meta.input_tokens or 0,

@@ -407,6 +407,7 @@ def _without_answer(item: Item, run: RunView) -> Item:
     return item
 
 
+# Models without tool calls reply with a JSON decision, some of them in a fence.
 _JSON_STARTS = ("{", "```json")
 MAX_TAIL_LINES = 5
 

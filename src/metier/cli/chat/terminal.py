@@ -149,6 +149,7 @@ class Terminal:
 
     async def _ask(self, prompt: str, *, keys: str) -> str:
         buffer = self._prompt.default_buffer
+        # An open search would take the keys of the answer.
         with set_app(self._prompt.app):
             if self._prompt.app.layout.is_searching:
                 stop_search()

@@ -236,6 +236,7 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
 
 def list_observers(shown: Shown | None) -> list[PartialObserver]:
     """List the observers of output of running programs: the view of a run at a terminal."""
+    # The text of replies arrives through `observe`, which has no delay.
     return (
         [PartialObserver(show=shown.show_partial, wants_text=False)]
         if isinstance(shown, LiveRun) and shown.is_live

@@ -71,6 +71,7 @@ class EventLines:
 
     def _show(self, text: str) -> None:
         if text and self._is_terminal:
+            # Text has no line end for a while, so a buffered stream would not show it.
             self._stream.write(text)
             self._stream.flush()
             self._is_open = not text.endswith("\n")

@@ -45,6 +45,7 @@ def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
     """
     editor = get_editor(Path.cwd())
     with tempfile.TemporaryDirectory(prefix="agent-edit-") as folder:
+        # The suffix selects the syntax highlighting of the editor.
         file = Path(folder) / f"text{suffix}"
         file.write_text(text, encoding="utf-8")
         try:
