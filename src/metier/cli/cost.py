@@ -4,14 +4,14 @@ import sys
 from datetime import UTC, datetime
 from typing import Annotated
 
-import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json
 from metier.runtime.history.spending import Spending, parse_since, read_spending, record_old_runs
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime
 from metier.views.painter import build_painter
 from metier.views.run_view import Usage
 from metier.views.spending import Grouping, Total, describe_usage, render_totals, total_as_json
@@ -35,13 +35,12 @@ def cost(
     """
     start = parse_since(since, now=datetime.now(UTC)) if since else None
 
-    async def read() -> Spending:
-        async with open_runtime(open_host(config)) as runtime:
-            # Runs of earlier versions did not store their cost in the table that is read below.
-            await record_old_runs(runtime)
-            return await read_spending(runtime, by, since=start, limit=_MAX_GROUPS)
+    async def read(runtime: Runtime) -> Spending:
+        # Runs of earlier versions did not store their cost in the table that is read below.
+        await record_old_runs(runtime)
+        return await read_spending(runtime, by, since=start, limit=_MAX_GROUPS)
 
-    totals = list(anyio.run(read).totals)
+    totals = list(in_runtime(open_host(config), read).totals)
     if as_json:
         write_json([total_as_json(total, name=by) for total in totals])
         return

@@ -13,6 +13,7 @@ from msgspec import Struct, to_builtins
 from pydantic import JsonValue
 
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.options import AsJson, CommandGroup, Config, RunName
 from metier.cli.shared.output import printable, render_json, warn_line, write_json, write_line
 from metier.definitions.files.whole_file import replace_file
@@ -45,7 +46,7 @@ from metier.evals.triggers import (
 )
 from metier.ids import format_run_id
 from metier.runtime.host import Host
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime
 from metier.runtime.status import BUDGET, DONE, FAILED
 from metier.runtime.workspace.plugins import using_plugins
 
@@ -295,11 +296,10 @@ def backtest(
     host = open_host(config)
     proposed = parse_changes(change, workspace=host.workspace)
 
-    async def work() -> list[BacktestedRun]:
-        async with open_runtime(host) as runtime:
-            return [await backtest_run(runtime, row, proposed) for row in await list_past_runs(runtime, runs)]
+    async def work(runtime: Runtime) -> list[BacktestedRun]:
+        return [await backtest_run(runtime, row, proposed) for row in await list_past_runs(runtime, runs)]
 
-    found = anyio.run(work)
+    found = in_runtime(host, work)
     if as_json:
         write_json([json.loads(json.dumps({**to_builtins(run), "differs": run.differs}, default=str)) for run in found])
     else:
@@ -343,12 +343,11 @@ def capture(
     """Create an eval case from a past run."""
     host = open_host(config)
 
-    async def work() -> Captured:
-        async with open_runtime(host) as runtime:
-            row = await runtime.find(run)
-            return await capture_run(runtime, row.run_id, case_id=id_ or row.run_id, target_name=target)
+    async def work(runtime: Runtime) -> Captured:
+        row = await runtime.find(run)
+        return await capture_run(runtime, row.run_id, case_id=id_ or row.run_id, target_name=target)
 
-    captured = anyio.run(work)
+    captured = in_runtime(host, work)
     rows = anyio.run(replay_target, captured.target, (captured.sourced,))
     shown = captured.file.relative_to(host.workspace).as_posix()
     if as_json:

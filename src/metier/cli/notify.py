@@ -1,22 +1,20 @@
 """`agent notify`: list notifications, send pending ones, and accept the command that sends them."""
 
 import json
-from functools import partial
 from typing import Annotated
 
-import anyio
 import typer
 from pydantic import JsonValue
 
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
-from metier.runtime.host import Host
 from metier.runtime.notify.announcements import check_notify
 from metier.runtime.notify.command import accept_notify_command, check_notify_command, get_notify_code
 from metier.runtime.notify.delivery import deliver_due, describe
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime
 from metier.store.outbox import OutboxRow
 
 app = build_group("List and send notifications.")
@@ -33,7 +31,8 @@ def list_messages(
 ) -> None:
     """List notifications and their status."""
     host = open_host(config)
-    rows = anyio.run(partial(_read, host, only_open=only_open, limit=limit))
+    queue = host.settings.worker.queue
+    rows = in_runtime(host, lambda runtime: runtime.store.outbox.list(queue, only_open=only_open, limit=limit))
     if as_json:
         write_json([_as_json(row) for row in rows])
         return
@@ -53,7 +52,7 @@ def send(*, as_json: AsJson = False, config: Config = None) -> int:
     """
     host = open_host(config)
     check_notify(host)
-    sent, rows = anyio.run(_send, host)
+    sent, rows = in_runtime(host, _send)
     if as_json:
         write_json({"sent": sent, "open": [_as_json(row) for row in rows]})
     else:
@@ -91,15 +90,9 @@ def accept(
     return 0
 
 
-async def _read(host: Host, *, only_open: bool, limit: int) -> list[OutboxRow]:
-    async with open_runtime(host) as runtime:
-        return await runtime.store.outbox.list(host.settings.worker.queue, only_open=only_open, limit=limit)
-
-
-async def _send(host: Host) -> tuple[int, list[OutboxRow]]:
-    async with open_runtime(host) as runtime:
-        sent = await deliver_due(runtime.host, runtime.store)
-        return sent, await runtime.store.outbox.list(host.settings.worker.queue, only_open=True)
+async def _send(runtime: Runtime) -> tuple[int, list[OutboxRow]]:
+    sent = await deliver_due(runtime.host, runtime.store)
+    return sent, await runtime.store.outbox.list(runtime.host.settings.worker.queue, only_open=True)
 
 
 def _as_json(row: OutboxRow) -> JsonValue:

@@ -17,6 +17,7 @@ from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
 from metier.cli.skill.workspace_skills import open_catalog, open_places
@@ -25,9 +26,8 @@ from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
 from metier.runtime.checks.present_policy import build_present_policy, explain_call
-from metier.runtime.history.comparison import PastRuns, backtest_past_runs
+from metier.runtime.history.comparison import backtest_past_runs
 from metier.runtime.host import Host
-from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
 from metier.runtime.workspace.skill_catalog import get_skills
@@ -120,11 +120,7 @@ def backtest_runs(
     """Show calls of past runs that rules now decide differently."""
     host = open_host(config)
 
-    async def read() -> PastRuns:
-        async with open_runtime(host) as runtime:
-            return await backtest_past_runs(runtime, runs=runs)
-
-    found = anyio.run(read)
+    found = in_runtime(host, lambda runtime: backtest_past_runs(runtime, runs=runs))
     if as_json:
         write_json(to_builtins(found))
         return

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from metier.cli.chat.screen import PlainScreen, Screen
 from metier.cli.chat.session import ChatOptions, Session
-from metier.cli.chat.turn_view import ListedChat, list_chats_with_messages
+from metier.cli.chat.turn_view import list_chats_with_messages
 from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.open_host import open_host, open_run_host
+from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError, unwrapped
@@ -96,11 +97,7 @@ def list_conversations(
 ) -> None:
     """List conversations."""
 
-    async def read() -> list[ListedChat]:
-        async with open_runtime(open_host(config)) as runtime:
-            return await list_chats_with_messages(runtime, limit=limit)
-
-    chats = anyio.run(read)
+    chats = in_runtime(open_host(config), lambda runtime: list_chats_with_messages(runtime, limit=limit))
     if as_json:
         write_json([each.as_json() for each in chats])
         return

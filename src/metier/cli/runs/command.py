@@ -21,7 +21,7 @@ from metier.cli.runs.export import export, import_file
 from metier.cli.runs.list_runs import app as listing
 from metier.cli.runs.replay import diff
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.open_runs import build_local_runs, open_runs
+from metier.cli.shared.open_runs import build_local_runs, in_runtime, open_runs
 from metier.cli.shared.options import (
     AsJson,
     Config,
@@ -53,7 +53,7 @@ from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.questions.answers import Answer
 from metier.runtime.records.index_rows import get_shown_status, render_cost
 from metier.runtime.run_outcome import RunOutcome, describe_work
-from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.runs import Runtime
 from metier.runtime.status import FAILED, get_status
 from metier.store.base import RunRow
 from metier.telemetry.redaction import Redactor
@@ -156,7 +156,11 @@ def _write_run(row: RunRow, outcome: RunOutcome, view: RunView, record: dict[str
 
 def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
     """Print the file changes of each step, or why they are unknown. Steps without changes are omitted."""
-    steps = anyio.run(_read, run, config)
+
+    async def read(runtime: Runtime) -> list[StepChanges]:
+        return await read_changes(runtime, (await runtime.find(run)).run_id)
+
+    steps = in_runtime(open_host(config), read)
     if as_json:
         write_json(to_builtins(steps))
         return
@@ -167,11 +171,6 @@ def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
             write_line(printable(change).rstrip() or f"{printable(path)}: mode changed")
     if not steps:
         write_line("No files changed")
-
-
-async def _read(name: str, config: Path | None) -> list[StepChanges]:
-    async with open_runtime(open_host(config)) as runtime:
-        return await read_changes(runtime, (await runtime.find(name)).run_id)
 
 
 @app.command()
@@ -221,18 +220,17 @@ def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config
     sink = build_reader(build_host_redactor(host), verbosity=EVENTS if events else verbose, as_json=False)
     prompter = find_asker()
 
-    async def work() -> RunOutcome:
-        async with open_runtime(host) as runtime:
-            run_id = (await runtime.find(run)).run_id
-            with closing(Follower(runtime, run_id)) as follower:
-                while True:
-                    with ticking(sink):
-                        await follow(follower, sink)
-                    state = await runtime.read(run_id)
-                    if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
-                        return await build_local_runs(runtime, None).get_outcome(run_id)
+    async def work(runtime: Runtime) -> RunOutcome:
+        run_id = (await runtime.find(run)).run_id
+        with closing(Follower(runtime, run_id)) as follower:
+            while True:
+                with ticking(sink):
+                    await follow(follower, sink)
+                state = await runtime.read(run_id)
+                if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
+                    return await build_local_runs(runtime, None).get_outcome(run_id)
 
-    return _close(sink, anyio.run(work))
+    return _close(sink, in_runtime(host, work))
 
 
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
@@ -307,15 +305,14 @@ def collect(
     wanted = Retention(keep=keep or 0, older_than_days=older_than)
     shown = _Deleted(dry_run=dry_run, as_json=as_json)
 
-    async def work() -> None:
-        async with open_runtime(open_host(config)) as runtime:
-            if not dry_run:
-                await delete_old_runs(runtime, wanted, tell=shown.tell)
-                return
-            async for page in list_old_runs(runtime, wanted):
-                shown.tell([row.run_id for row in page])
+    async def work(runtime: Runtime) -> None:
+        if not dry_run:
+            await delete_old_runs(runtime, wanted, tell=shown.tell)
+            return
+        async for page in list_old_runs(runtime, wanted):
+            shown.tell([row.run_id for row in page])
 
-    anyio.run(work)
+    in_runtime(open_host(config), work)
     shown.close()
 
 
@@ -356,12 +353,11 @@ class _Deleted:
 def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
     """Rebuild a run's event log from its journal."""
 
-    async def work() -> tuple[str, Rebuilt]:
-        async with open_runtime(open_host(config)) as runtime:
-            row = await runtime.find(run)
-            return row.run_id, await rebuild_events(runtime, row.run_id)
+    async def work(runtime: Runtime) -> tuple[str, Rebuilt]:
+        row = await runtime.find(run)
+        return row.run_id, await rebuild_events(runtime, row.run_id)
 
-    run_id, rebuilt = anyio.run(work)
+    run_id, rebuilt = in_runtime(open_host(config), work)
     if as_json:
         write_json({"run_id": run_id, "events": rebuilt.events, "lost": rebuilt.lost})
         return

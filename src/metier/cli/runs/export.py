@@ -13,16 +13,15 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.open_runs import open_runs
+from metier.cli.shared.open_runs import in_runtime, open_runs
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.files.whole_file import replace_file
-from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.runtime.history.archive import load_archive
 from metier.runtime.history.run_views import render_shared_run
 from metier.runtime.history.transfer import import_run
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.traces import RunSpans, build_run_spans, open_exporter
 
 
@@ -131,12 +130,11 @@ def _check_form(output: Path | None, *, otlp: bool, as_html: bool, exact: bool) 
 
 
 def _export_page(run: str, output: Path | None, as_json: bool, config: Config) -> None:
-    async def work() -> tuple[str, str]:
-        async with open_runtime(open_host(config)) as runtime:
-            run_id = (await runtime.find(run)).run_id
-            return run_id, await render_shared_run(runtime, run_id)
+    async def work(runtime: Runtime) -> tuple[str, str]:
+        run_id = (await runtime.find(run)).run_id
+        return run_id, await render_shared_run(runtime, run_id)
 
-    run_id, page = anyio.run(work)
+    run_id, page = in_runtime(open_host(config), work)
     path, data = output or Path(f"{run_id}.html"), page.encode()
     _write(path, data)
     if as_json:
@@ -156,11 +154,7 @@ def import_file(
         raise UsageError(f"File {str(file)!r} does not exist", hint="Pass a file written by `agent runs export`")
     archive = load_archive(file)
 
-    async def work() -> RunState:
-        async with open_runtime(open_host(config)) as runtime:
-            return await import_run(runtime, archive)
-
-    state = anyio.run(work)
+    state = in_runtime(open_host(config), lambda runtime: import_run(runtime, archive))
     if as_json:
         children = [child.run_id for child in archive.children]
         outcome = {"run_id": state.run_id, "status": state.status, "redacted": archive.redacted, "children": children}

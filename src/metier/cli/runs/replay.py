@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from metier.cli.run.driver import View, build_reader, drive_run
 from metier.cli.run.live import EVENTS, ticking
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.options import AsJson, Config, RunName, Verbose
 from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.engine.entries.entry import Entry
@@ -42,12 +43,11 @@ _SHOWN_DIFFERENCES = 10
 def execute_replay(run: str, config: Config, *, with_current_files: bool, as_json: bool) -> int:
     """Replay the run without effects. Returns 0 if it does the same again, else 1."""
 
-    async def work() -> ReplayReport:
-        async with open_runtime(open_host(config)) as runtime:
-            row = await runtime.find(run)
-            return await replay_run(runtime, row.run_id, with_current_files=with_current_files)
+    async def work(runtime: Runtime) -> ReplayReport:
+        row = await runtime.find(run)
+        return await replay_run(runtime, row.run_id, with_current_files=with_current_files)
 
-    report = anyio.run(work)
+    report = in_runtime(open_host(config), work)
     if as_json:
         write_json(build_report(report))
     else:
@@ -211,12 +211,11 @@ def fork(
 def list_points(run: str, config: Config, *, as_json: bool) -> int:
     """Print the entries at which the run can be forked."""
 
-    async def work() -> tuple[Point, ...]:
-        async with open_runtime(open_host(config)) as runtime:
-            row = await runtime.find(run)
-            return find_points(row.run_id, await runtime.read_entries(row.run_id))
+    async def work(runtime: Runtime) -> tuple[Point, ...]:
+        row = await runtime.find(run)
+        return find_points(row.run_id, await runtime.read_entries(row.run_id))
 
-    points = anyio.run(work)
+    points = in_runtime(open_host(config), work)
     if as_json:
         write_json(to_builtins(points))
         return 0
@@ -253,13 +252,12 @@ def diff(
     Exit code 1: the runs differ.
     """
 
-    async def work() -> tuple[str, str, Comparison]:
-        async with open_runtime(open_host(config)) as runtime:
-            rows = [await runtime.find(name) for name in (left, right)]
-            one, other = [await runtime.read_entries(row.run_id) for row in rows]
-            return rows[0].run_id, rows[1].run_id, compare_runs(one, other)
+    async def work(runtime: Runtime) -> tuple[str, str, Comparison]:
+        rows = [await runtime.find(name) for name in (left, right)]
+        one, other = [await runtime.read_entries(row.run_id) for row in rows]
+        return rows[0].run_id, rows[1].run_id, compare_runs(one, other)
 
-    one, other, comparison = anyio.run(work)
+    one, other, comparison = in_runtime(open_host(config), work)
     if as_json:
         write_json({"left": one, "right": other, **_comparison_as_json(comparison)})
     else:

@@ -1,8 +1,10 @@
 """The runs that a command works on: those of this workspace or, with `--server URL`, those of a server."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import anyio
 
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import get_server_url
@@ -32,6 +34,16 @@ async def open_runs(config: Path | None, host: Host | None = None) -> AsyncGener
         with unwrapped(), using_plugins(host, report=warn_line) as extended:
             async with open_runtime(extended) as runtime:
                 yield build_local_runs(runtime, config)
+
+
+def in_runtime[T](host: Host, work: Callable[[Runtime], Awaitable[T]]) -> T:
+    """Do the work with the runs of a workspace. Plugins are not loaded, so the work must not start or drive runs."""
+
+    async def open_and_work() -> T:
+        async with open_runtime(host) as runtime:
+            return await work(runtime)
+
+    return anyio.run(open_and_work)
 
 
 def build_local_runs(runtime: Runtime, config: Path | None) -> LocalRuns:
