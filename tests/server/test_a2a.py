@@ -27,7 +27,9 @@ from running_server import RunningServer, serving_process
 pytestmark = pytest.mark.anyio
 LEAD = "---\nname: Lead\ndescription: Leads the work.\n---\n\nLead.\n"
 GUARDED = "---\nname: Careful\ndescription: Asks first.\nprofile: guarded\n---\n\nAsk.\n"
-TASK = "---\nname: Notes\ndescription: Writes notes.\ninputs:\n  - name: version\n---\n\nWrite for {{inputs.version}}.\n"
+TASK = (
+    "---\nname: Notes\ndescription: Writes notes.\ninputs:\n  - name: version\n---\n\nWrite for {{inputs.version}}.\n"
+)
 
 
 @pytest.fixture
