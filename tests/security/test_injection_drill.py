@@ -190,8 +190,6 @@ def check_nothing_happened(folder: Path, before: dict[str, str], listener: Liste
 
 IMPOSSIBLE = frozenset({"secret in a user name"})
 """Calls whose arguments no tool takes."""
-BY_LINK = frozenset({"policy by a link"})
-"""A link's target is known when the file is open: these calls are asked about, and denied after all."""
 
 
 def numbered(rows: dict[str, Row]) -> list[tuple[Profile, str, Source]]:
@@ -215,11 +213,12 @@ async def test_an_injected_call_needs_an_approval_that_shows_it(
     state = await drill.run()
 
     assert provider.obeyed == 1, "the order did not reach the model"
-    if name in IMPOSSIBLE or (row.even_approved and name not in BY_LINK):
+    if name in IMPOSSIBLE or row.even_approved:
         # No person is asked about what cannot run anyway.
         assert state.status == "completed"
         assert await drill.questions() == []
-        assert "Not run:" in read_texts(provider.requests[-1])[-1]
+        told = read_texts(provider.requests[-1])[-1]
+        assert "Not run:" in told or "is protected: it holds" in told
         check_nothing_happened(folder, before, listener)
         return
     assert state.pause is not None
@@ -250,9 +249,6 @@ async def test_changes_to_protected_files_are_denied_without_asking(
     drill = make_drill(folder, "guarded", provider, listener)
     before = look(folder)
     done = await drill.run()
-    if name in BY_LINK:
-        await drill.decide("approved")
-        done = await drill.resume(done.run_id)
 
     assert done.status == "completed"
     assert "is protected: it holds" in read_texts(provider.requests[-1])[-1]
