@@ -127,3 +127,24 @@ def test_meaningless_options_are_rejected(
     assert workspace.agent("replay", run_id, *options) == 2
 
     assert capsys.readouterr().err
+
+
+def test_a_fork_asks_like_its_parent_if_the_settings_ask_less(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    touch = calls("Bash", command="touch made")
+    model.follow(touch, says("Not done."), touch)
+    assert workspace.agent("run", "Make it", "-q", "--profile", "guarded") == 3
+    assert workspace.agent("approvals", "list", "--json") == 0
+    (approval,) = json.loads(capsys.readouterr().out)
+    assert workspace.agent("approvals", "deny", approval["approval_id"]) == 0
+    assert workspace.agent("resume", "latest", "-q") == 0
+    capsys.readouterr()
+    assert workspace.agent("fork", "latest", "--json") == 0
+    points = json.loads(capsys.readouterr().out)
+    before = max(point["number"] for point in points if point["turn"] == 0)
+
+    code = workspace.agent("fork", "latest", "--at", str(before))
+
+    assert code == 3
+    assert not (workspace.folder / "made").exists()

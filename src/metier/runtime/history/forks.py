@@ -17,6 +17,7 @@ from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.options import parse_model_name, qualify_model_name
 from metier.runtime.build import build_services
+from metier.runtime.checks.present_policy import read_profile
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import get_inherited
 from metier.runtime.driver import UNATTENDED, DriveOptions
@@ -27,7 +28,7 @@ from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import is_started_here, seal
 from metier.runtime.run_start import build_adoption, build_foreign_run, find_extra_input
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
+from metier.runtime.workspace.agents import ResolvedAgent, get_stricter, resolve_agent
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step
 from metier.store.base import Store
@@ -124,6 +125,8 @@ def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: b
 
     The model of a parent from elsewhere is not used, because an imported journal must not choose the provider.
     """
+    # The parent may have been started with `--profile guarded`. The fork must not do unasked what the user denied.
+    host = host.with_runtime(profile=get_stricter(host.settings.runtime.profile, read_profile(started.profile)))
     if not (is_own or request.provider or request.model):
         return resolve_agent(host, started.agent)
     model = host.settings.model

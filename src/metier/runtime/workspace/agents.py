@@ -342,8 +342,11 @@ def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
     if agent is None:
         return host
     # The author of a file did not choose the user's `permissive`, so the default is the profile that asks.
-    own = agent.profile or "guarded"
-    return own if PROFILES.index(own) > PROFILES.index(host) else host
+    return get_stricter(host, agent.profile or "guarded")
+
+
+def get_stricter(one: Profile, other: Profile) -> Profile:
+    return one if PROFILES.index(one) >= PROFILES.index(other) else other
 
 
 def _check_model(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentDefinition | None) -> None:
