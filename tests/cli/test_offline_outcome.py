@@ -97,3 +97,9 @@ def test_a_failed_script_hands_over_only_to_the_next_matching_skill(workspace: W
     )
     assert workspace.agent("run", "--provider", "offline", "take stock of the shelves with /stock-taker") == 0
     assert "four shelves" in capsys.readouterr().out
+
+
+def test_a_model_for_the_offline_provider_is_reported_as_unused(workspace: Workspace, capsys: Capture) -> None:
+    workspace.agent("run", "--provider", "offline", "--model", "unknown/m2", "Greet", "-q")
+
+    assert "warning: --model 'unknown/m2' is not used: the provider is 'offline'" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.shared.open_host import open_run_host
 from metier.cli.shared.output import warn_line
 from metier.errors import UsageError
+from metier.providers.options import OFFLINE, parse_model_name
 from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.build import list_tools
 from metier.runtime.host import Host
@@ -106,6 +107,9 @@ def open_request(
     """Open the workspace, and choose the agent and the model there. Raises `UsageError`, `ConfigError`."""
     host = open_run_host(config, settings, is_new_run=not (model or agent))
     host, agent = choose_built_in(host, agent)
+    chosen = parse_model_name(model, provider=host.settings.model.provider)
+    if model and chosen.provider == OFFLINE:
+        warn_line(f"warning: --model {chosen.model!r} is not used: the provider is {OFFLINE!r}")
     return host, replace(request, agent=agent, model=model)
 
 
