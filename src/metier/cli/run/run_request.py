@@ -107,9 +107,9 @@ def open_request(
     """Open the workspace, and choose the agent and the model there. Raises `UsageError`, `ConfigError`."""
     host = open_run_host(config, settings, is_new_run=not (model or agent))
     host, agent = choose_built_in(host, agent)
-    chosen = parse_model_name(model, provider=host.settings.model.provider)
-    if model and chosen.provider == OFFLINE:
-        warn_line(f"warning: --model {chosen.model!r} is not used: the provider is {OFFLINE!r}")
+    if model and parse_model_name(model, provider=host.settings.model.provider).provider == OFFLINE:
+        name = model.removeprefix(f"{OFFLINE}/")
+        warn_line(f"warning: --model {name!r} is not used: the provider is {OFFLINE!r}")
     return host, replace(request, agent=agent, model=model)
 
 
