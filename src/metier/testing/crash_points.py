@@ -38,6 +38,8 @@ _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
 _CHANGE = re.compile(r"^(?:WITH .*?\) )?(INSERT|UPDATE|DELETE)(?: OR \w+)?(?: INTO| FROM)? (\w+)")
 """A statement that changes a table. An append of entries starts with a WITH clause for its lease."""
 _HASH = re.compile(r"[0-9a-f]{16,}")
+_DRAFT = re.compile(r"(/\.[^/]+\.)\w{8}$")
+"""A file that is written under a random name and then renamed."""
 
 
 class CrashPoint(Struct, frozen=True):
@@ -311,6 +313,7 @@ def watch_files(runs: Path, points: Points) -> None:
 
 def _shorten(path: str) -> str:
     """Replace IDs and process numbers, which differ between runs."""
+    path = _DRAFT.sub(r"\1N", path)
     for pattern in (_RUN_ID, _HASH, _NUMBER):
         path = pattern.sub("N", path)
-    return re.sub(r"\.state\.db\.\w+$", ".state.db.N", path.lstrip("/")) or "."
+    return path.lstrip("/") or "."
