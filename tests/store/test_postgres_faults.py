@@ -9,9 +9,11 @@ import anyio.to_thread
 import psycopg
 import pytest
 from fault_proxy import FaultProxy, fault_proxy
+from psycopg.rows import TupleRow
 
 from metier.store.contexts import Completion, ContextChange, ContextState, NewEvent
 from metier.store.failures import LeaseHeld, RunExists, StoreUnavailable
+from metier.store.postgres import database
 from metier.store.postgres.database import Address, PoolOptions, read_address
 from metier.store.postgres.store import PostgresStore, open_postgres_store
 from metier.testing.store_case import build_approval, build_entries, build_run
@@ -251,3 +253,24 @@ async def test_dropped_connections_cause_no_errors(postgres_address: Address, po
 
     assert await store.read_journal("r1") == build_entries(1, 5)
     await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_connection_canceled_while_it_is_opened_is_closed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[psycopg.AsyncConnection[TupleRow]] = []
+    is_open = anyio.Event()
+
+    async def hang(connection: psycopg.AsyncConnection[TupleRow]) -> None:
+        opened.append(connection)
+        is_open.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(database, "_configure", hang)
+    async with anyio.create_task_group() as group:
+        group.start_soon(database.connect, read_address("URL", {"URL": postgres_url}))
+        await is_open.wait()
+        group.cancel_scope.cancel()
+
+    assert [connection.closed for connection in opened] == [True]

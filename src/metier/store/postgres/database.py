@@ -369,7 +369,12 @@ _CONNECTION_OPTIONS: dict[str, Any] = {
 async def connect(address: Address) -> psycopg.AsyncConnection[TupleRow]:
     """Open a connection outside the pool."""
     connection = await psycopg.AsyncConnection.connect(address.conninfo, **_CONNECTION_OPTIONS)
-    await _configure(connection)
+    try:
+        await _configure(connection)
+    except BaseException:
+        # Canceled, for example because the store is being closed. Only the garbage collector would close it otherwise.
+        await connection.close()
+        raise
     return connection
 
 
