@@ -38,7 +38,8 @@
   window.addEventListener("offline", showOffline);
   window.addEventListener("online", () => connection?.delayCanceller ? connection.delayCanceller() : hideOffline());
   document.getElementById("offline-retry").addEventListener("click", () => {
-    if (connection?.delayCanceller) connection.delayCanceller();
+    // Without `delayCanceller` an attempt is under way. A reload would replace the page by the browser's error.
+    if (connection) connection.delayCanceller?.();
     else location.reload();
   });
 
