@@ -20,11 +20,11 @@ from metier.testing.crash_points import CrashPoint
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600 if os.environ.get("METIER_CRASH_ALL") else 900),
 ]
 
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
-CHUNKS = 4 if IS_WHOLE else 1
+CHUNKS = 24 if IS_WHOLE else 1
 TOGETHER = 1 if IS_WHOLE else 4
 """Number of kills per run. Alone, each kill starts a new run."""
 BOUNDARIES = ("delegated", "child_ended")
