@@ -108,7 +108,7 @@ class LeaseTerms(Struct, frozen=True, kw_only=True):
     max_deaths: int = 2
     """Number of workers that may die at the same point before the run waits for the user."""
     is_pooled: bool = False
-    """Whether the driving process delivers notifications for all of its runs."""
+    """True if the driving process delivers notifications for all of its runs."""
     queue: str = ""
     """Queue that the run is handed back to; empty keeps the current one."""
 
