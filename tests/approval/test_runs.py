@@ -265,6 +265,23 @@ async def test_an_edit_that_cannot_succeed_fails_without_a_question(tmp_path: Pa
     assert (tmp_path / "a.txt").read_text() == text
 
 
+async def test_an_edit_of_a_file_that_must_not_be_read_is_asked_about_first(tmp_path: Path) -> None:
+    """Its failure would quote the file to the model."""
+    (tmp_path / "private.txt").write_text("launch code 0000\n")
+    (tmp_path / ".agent").mkdir()
+    policy = "rules:\n  - verdict: deny\n    tool: Read\n    when: {path: {equals: private.txt}}\n"
+    (tmp_path / ".agent" / "policy.yaml").write_text(policy)
+
+    host, provider = make_host(tmp_path, (calls(edit("private.txt", "launch code 1", "x")), says("Sorry.")))
+    async with open_runtime(host) as runtime:
+        state = await runtime.start(RunRequest(task="write"))
+        asked = [question.tool for question in await runtime.approvals.list_all(status="open")]
+
+    assert state.pause is not None
+    assert asked == ["Edit"]
+    assert not any("launch code 0000" in str(request) for request in provider.requests)
+
+
 async def test_an_approved_edit_that_has_become_impossible_fails_without_another_question(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     host, provider = make_host(tmp_path, (calls(edit("a.txt", "one", "two")), says("Sorry.")))

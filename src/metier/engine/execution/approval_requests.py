@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.approval.narrowed_policy import is_reading_command
+from metier.decisions import ActionStep
 from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
@@ -40,7 +41,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         await log.record(RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
         return
     preview = await _preview(step, log, services)
-    if preview is not None and preview.failure is not None:
+    if preview is not None and preview.failure is not None and await _may_read(step, log, services):
         # No user is asked about a call that cannot succeed. It does not run either: the files could change before.
         name, _ = name_call(step.action)
         await log.record(await build_finished(step, name, preview.failure, duration_ms=0, services=services))
@@ -54,6 +55,15 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     ids = ", ".join(each.approval_id for each in asked)
     reason = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
     await log.record(*asked, RunPaused(pause="approval", reason=reason))
+
+
+async def _may_read(step: Step, log: RunLog, services: Services) -> bool:
+    """Return True if the run may read the call's file unasked: a failed preview can quote it to the model."""
+    _, arguments = name_call(step.action)
+    targets = await resolve_links(step, services)
+    paths = [path for path in (arguments.get("path"), *targets.values()) if isinstance(path, str)]
+    reads = [ActionStep(type="call_tool", params={"tool": "Read", "arguments": {"path": path}}) for path in paths]
+    return all(services.policy.judge(read, skill=log.state.skill).decision == "allow" for read in reads)
 
 
 async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, preview: Preview | None) -> ApprovalAsked:
