@@ -76,9 +76,9 @@ type Entry = (
     | RunFailed
 )
 
-# A driver that continues the run arrives at these again: from files, the model or earlier entries. The
-# result of a step with an effect is one of them, because its intent is flushed: without the result, the step has an
-# unknown outcome, and the user is asked. An attempt that is lost must not count against the run, hence `RunResumed`.
+# A driver that continues the run arrives at these again: from files, the model or earlier entries. The result of a step
+# with an effect is one of them, because its intent is flushed: without the result, the step has an unknown outcome, and
+# the user is asked. An attempt that is lost must not count against the run, hence `RunResumed`.
 _REPEATABLE = (
     RunResumed
     | CatalogLoaded

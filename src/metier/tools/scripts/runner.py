@@ -210,7 +210,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         if missing:
             raise ToolFailed(
                 f"The lock {script.name}.lock does not cover {missing[0]!r}",
-                hint=f"Run `uv lock --script {script.name}` beside the script",
+                hint=f"Run `uv lock --script {script.name}` in the folder of the script",
             )
         return text
 
