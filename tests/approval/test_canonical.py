@@ -47,6 +47,17 @@ def test_a_path_is_resolved_below_the_root_without_disk_access(written: str, mea
         ("https:///path", "unparsed:https:///path"),
         ("http://example.com:99999/", "unparsed:http://example.com:99999/"),
         ("http://256.1.1.1/", "unparsed:http://256.1.1.1/"),
+        ("http://127.0.0.0x/", "http://127.0.0.0/"),
+        ("http://１２７.1/", "http://127.0.0.1/"),
+        ("http://127.0.0.1_0/", "http://127.0.0.1_0/"),
+        ("http://0b1.example/", "http://0b1.example/"),
+        ("http://1_27.0.0.1/", "unparsed:http://1_27.0.0.1/"),
+        ("http://0o177.1/", "unparsed:http://0o177.1/"),
+        ("http://08.0.0.1/", "unparsed:http://08.0.0.1/"),
+        ("http://1.2.3.4.5/", "unparsed:http://1.2.3.4.5/"),
+        ("http://[::ffff:127.0.0.1]/", "http://127.0.0.1/"),
+        ("http://[0:0:0:0:0:ffff:7f00:1]/", "http://127.0.0.1/"),
+        ("http://[fe80::1%25eth0]/", "http://[fe80::1]/"),
     ],
 )
 def test_a_url_has_one_canonical_spelling_and_an_ambiguous_url_has_none(written: str, meant: str) -> None:

@@ -127,7 +127,7 @@ FORBIDDEN = [
     "http:127.0.0.1/", "//127.0.0.1/", "http:///127.0.0.1/", "http://site.example%40127.0.0.1/",
     "http://%31%32%37.0.0.1/", "http://127.0.0.1%00.site.example/", "http://127.0.0.1 /", "http://127.0.0.1\t/",
     "http://127.0.0.1\r\nHost: x/", " http://127.0.0.1/", "http://[127.0.0.1]/", "http://[::1/", "http://::1/",
-    "http://256.1.1.1/", "http://1.2.3.4.5/", "http://08.0.0.1/", "http://127.0.0.1:0/",
+    "http://256.1.1.1/", "http://1.2.3.4.5/", "http://8_8.8.8.8/", "http://0o10.8.8.8/", "http://08.0.0.1/", "http://127.0.0.1:0/",
     "http://site.example:22/", "http://site.example:99999/", "http://site.example:x/", "file:///etc/passwd",
     "ftp://site.example/", "gopher://127.0.0.1:6379/_PING", "dict://127.0.0.1:11211/stat",
     "jar:http://127.0.0.1!/", "data:text/html,x", "javascript:alert(1)", "ldap://127.0.0.1/",
@@ -174,6 +174,7 @@ async def test_forbidden_address_is_rejected_before_connecting(url: str) -> None
         ("http://172.32.0.1/", "172.32.0.1", 80),
         ("http://100.128.0.1/", "100.128.0.1", 80),
         ("http://[64:ff9b::5db8:d822]/", "64:ff9b::5db8:d822", 80),
+        ("http://[::ffff:93.184.216.34]/", "93.184.216.34", 80),
         ("http://a_b.example/x@y", "a_b.example", 80),
     ],
 )

@@ -3,20 +3,22 @@
 Links aren't followed here. The tool that opens a path checks where it leads.
 """
 
-import ipaddress
 import posixpath
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from ipaddress import IPv6Address
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import JsonValue
 
+from metier.tools.web.url import find_address
+
 type Kind = Literal["path", "url", "text"]
 
 UNPARSED = "unparsed:"
-"""Prefix of a URL with a user name, a blank, a backslash or no host, so that no rule about real URLs matches it."""
+"""Prefix of a URL with a user name, a blank, a backslash or no valid host: no rule about real URLs matches it."""
 MAX_DEPTH = 50
 """Deeper values are not converted, so that a hostile call can't exhaust the stack."""
 
@@ -32,7 +34,6 @@ _FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
-_MAX_OCTETS = 4
 
 
 def kind_of(key: str) -> Kind:
@@ -159,34 +160,15 @@ def _canonical(value: JsonValue, *, key: str, root: str, depth: int) -> JsonValu
 
 
 def _canonical_host(host: str) -> str:
+    """Return the host as clients look it up. Raises `ValueError` for a host that is neither a name nor an address."""
     if ":" in host:
-        return f"[{ipaddress.IPv6Address(host.partition('%')[0]).compressed}]"
+        address = find_address(f"[{host.partition('%')[0]}]")
+        return f"[{address}]" if isinstance(address, IPv6Address) else str(address)
     plain = host.rstrip(".").lower()
     if not plain.isascii():
         # Clients look up the IDNA form, so a rule with either spelling must match.
         plain = plain.encode("idna").decode("ascii")
-    return _read_numeric_host(plain.split(".")) or plain
-
-
-def _read_numeric_host(words: Sequence[str]) -> str:
-    """Return the IPv4 address that a numeric host means; empty for a name.
-
-    Clients connect to 127.0.0.1 for `2130706433`, `0x7f.1` and `0177.0.0.1` alike.
-    """
-    if len(words) > _MAX_OCTETS or not all(word and word[0].isdigit() for word in words):
-        return ""
-    try:
-        numbers = [
-            int(word, 0 if word.lower().startswith("0x") else 8 if word.startswith("0") else 10) for word in words
-        ]
-    except ValueError:
-        return ""
-    *leading, last = numbers
-    # In a short form such as 127.1, the last number fills all remaining bytes.
-    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
-        raise ValueError("no address")
-    total = last + sum(number << (8 * (3 - index)) for index, number in enumerate(leading))
-    return str(ipaddress.IPv4Address(total))
+    return str(find_address(plain) or plain)
 
 
 def _canonical_url_path(path: str) -> str:

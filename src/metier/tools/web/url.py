@@ -47,6 +47,7 @@ _FORBIDDEN_6 = {
 _TRANSLATED_6 = ("::ffff:0:0/96", "64:ff9b::/96")
 """Prefixes of addresses that end in an IPv4 address and connect to it."""
 
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 _MAX_PARTS = 4
 _MAX_ADDRESS = 2**32
 
@@ -70,7 +71,8 @@ def parse_address(text: str) -> IPv4Address | IPv6Address:
 def find_address(host: str) -> IPv4Address | IPv6Address | None:
     """Return the address that a URL's host means, in any form that resolvers accept; None for a name.
 
-    Raises `ValueError` for a host that ends like an address and is invalid.
+    An IPv4-mapped IPv6 address is returned as IPv4, because connections to it use IPv4. Raises `ValueError`
+    for a host that ends like an address and is invalid.
     """
     if host.startswith("["):
         return _parse_bracketed(host)
@@ -88,12 +90,13 @@ def find_address(host: str) -> IPv4Address | IPv6Address | None:
     return IPv4Address(value % _MAX_ADDRESS)
 
 
-def _parse_bracketed(host: str) -> IPv6Address:
+def _parse_bracketed(host: str) -> IPv4Address | IPv6Address:
     try:
         # `%` starts a zone index, which names a network interface of this machine.
-        return IPv6Address(host[1:-1] if host.endswith("]") and "%" not in host else "")
+        address = IPv6Address(host[1:-1] if host.endswith("]") and "%" not in host else "")
     except AddressValueError as error:
         raise ValueError(host) from error
+    return address.ipv4_mapped or address
 
 
 def _is_number(part: str) -> bool:
@@ -101,7 +104,8 @@ def _is_number(part: str) -> bool:
 
 
 def _parse_number(part: str) -> int:
-    if not part.isascii() or not part:
+    # `int` also takes `1_27`, `+1` and `0o177`, which no resolver does.
+    if not _NUMBER.fullmatch(part):
         raise ValueError(part)
     if part[:2].lower() == "0x":
         return int(part[2:] or "0", 16)
