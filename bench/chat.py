@@ -12,7 +12,7 @@ from metier.runtime.chat.chats import ChatRequest, open_chat
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, says
 
 TURNS = 120

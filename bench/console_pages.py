@@ -21,7 +21,7 @@ from metier.runtime.runs import open_runtime
 from metier.server.app import create_app
 from metier.server.server_config import ServerConfig
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.sqlite.store import open_sqlite_store
 
 RUNS, DECISIONS = 100_000, 20_000

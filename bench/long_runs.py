@@ -20,7 +20,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 
 TURNS = 3_000
 WINDOW = 50

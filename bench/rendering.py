@@ -22,7 +22,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.telemetry.redaction import build_redactor
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter

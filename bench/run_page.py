@@ -20,7 +20,7 @@ from metier.runtime.runs import open_runtime
 from metier.server.app import create_app
 from metier.server.server_config import ServerConfig
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 
 ENTRIES = 2_000
 _TURNS = ENTRIES // 6

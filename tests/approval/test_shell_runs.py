@@ -10,14 +10,14 @@ from pydantic import JsonValue
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
 from metier.messages import ToolResultPart
+from metier.runtime.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 from metier.tools.options import ShellOptions
 

@@ -33,7 +33,7 @@ ANSWERS = (
     Answer("Where are the statements for leases?", "store/queries/leases.py", "UPDATE leases"),
     Answer("Where are the tables of the SQLite store?", "store/sqlite/schema.py", "CREATE TABLE"),
     Answer("Where is a skill installed from git?", "skills/install/operations.py", "def "),
-    Answer("Where is it decided whether the code of a skill may run?", "skills/trust/judgement.py", "def is_trusted("),
+    Answer("Where is it decided whether the code of a skill may run?", "skills/skill_trust.py", "def is_trusted("),
     Answer("Where is a run exported to a file and imported?", "runtime/history/transfer.py", "def "),
     Answer("Where is the command `agent runs export`?", "cli/runs/export.py", "def "),
     Answer("Where do events become what a person sees of a run?", "views/fold.py", "def "),

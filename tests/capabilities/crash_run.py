@@ -7,7 +7,7 @@ from capability_skills import write_skill
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import DoubtAnswer, Reach, Scenario
 

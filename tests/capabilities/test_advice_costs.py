@@ -10,13 +10,13 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.replay.recording import Divergence
 from metier.engine.state.run_state import RunState
 from metier.providers.options import ModelOptions
+from metier.runtime.answers import Answer
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
 
 HYBRID = "execution_mode: hybrid"

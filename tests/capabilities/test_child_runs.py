@@ -17,7 +17,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.runtime.skill_router import create_run_router
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.failures import StoreUnavailable
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 

@@ -24,7 +24,7 @@ from metier.errors import SandboxUnavailable, ToolFailed
 from metier.runtime.confinement import open_confinement
 from metier.runtime.host import Host
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions, open_store
 from metier.store.base import Store
 from metier.telemetry.redaction import build_redactor

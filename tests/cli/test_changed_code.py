@@ -16,7 +16,7 @@ from metier.cli.shared.open_host import open_host
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunPaused
 from metier.runtime.runs import open_runtime
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.skill_trust import digest_tree
 
 pytestmark = pytest.mark.slow
 

@@ -21,12 +21,12 @@ from metier.engine.journal import read_entries
 from metier.engine.services import UserMessage
 from metier.engine.stopper import Stopper
 from metier.providers.failures import NotFound
+from metier.runtime.answers import Answer
 from metier.runtime.child_runs import request_task
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.history.undo import plan_undo, undo
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.testing.scripted import Line, ToolCall, calls, fails, says
 from metier.version import __version__

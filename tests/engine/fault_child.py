@@ -12,7 +12,7 @@ from reference_scenario import Call, Narrator
 
 from metier.engine.options import RuntimeOptions
 from metier.errors import MetierError
-from metier.runtime.questions.answers import Answer
+from metier.runtime.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings

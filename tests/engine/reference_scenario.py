@@ -19,7 +19,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.settings.sections import Settings
 from metier.skills.options import SkillsOptions
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.crash_kit import read_effects
 from metier.testing.crash_scenario import Reach, Scenario
 from metier.testing.recorded_effect import RecordedEffect, build_settle

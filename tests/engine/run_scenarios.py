@@ -12,13 +12,13 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import ToolFailed
+from metier.runtime.answers import Answer
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, says
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect

@@ -18,13 +18,13 @@ from metier.engine.journal import RunLog
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
+from metier.runtime.answers import Answer
 from metier.runtime.driver import UNATTENDED, DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.partials import PartialStream
-from metier.runtime.questions.answers import Answer
 from metier.runtime.runs import Runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.backend import DATABASE
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine

@@ -11,7 +11,7 @@ from metier.engine.options import RuntimeOptions
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.crash_scenario import Reach, Scenario
 from metier.testing.recorded_effect import RecordedEffect, build_settle
 

@@ -23,8 +23,8 @@ from metier.engine.state.run_state import RunState
 from metier.events.run import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
+from metier.runtime.answers import Answer
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.backend import DATABASE

@@ -12,7 +12,7 @@ from metier.runtime.chat.chats import Chat, ChatRequest, open_chat
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 
 PRICES = "openai:\n  m: {prices: {input: 1.0, output: 2.0, as_of: 2026-11-01}}\n"
 SMALL = {

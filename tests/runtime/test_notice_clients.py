@@ -10,7 +10,7 @@ from metier.providers.connection import SharedClients
 from metier.runtime.host import Host
 from metier.runtime.notify.delivery import using_clients
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.agents import ResolvedAgent
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions, open_store
 from metier.tools.base import ToolInfo
 from metier.tools.mcp.server_connection import McpTool, ServerConnection

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.driver import DriveOptions
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.testing.scripted import Line, says

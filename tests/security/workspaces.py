@@ -16,13 +16,13 @@ from metier.engine.state.run_state import RunState
 from metier.messages import ToolResultPart
 from metier.providers.base import Provider
 from metier.providers.options import ModelOptions
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls
 from metier.tools.base import Tool
 from metier.tools.options import ShellOptions

@@ -30,7 +30,7 @@ from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
 from metier.runtime.queue.pool import Job
 from metier.settings.sections import Settings, WorkerOptions
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree

@@ -11,7 +11,7 @@ from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS, build_search_path
 from metier.errors import UsageError
 from metier.skills.activation import Activation, SkillRoots, activate, build_roots, get_packages, parse_selection
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.skill_trust import is_trusted
 
 pytestmark = pytest.mark.slow
 

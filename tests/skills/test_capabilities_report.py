@@ -7,7 +7,7 @@ import pytest
 
 from metier.definitions.skills.skill import load_skill
 from metier.skills.capabilities_report import CapabilityReport, build_report, diff_reports, list_hidden
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.skill_trust import digest_tree
 
 MANIFEST = """\
 ---

@@ -26,7 +26,7 @@ from pathlib import Path
 import anyio
 
 from metier.errors import SkillError
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.skill_trust import digest_tree
 from metier.skills.install.operations import Installer
 from metier.skills.install.placement import open_registry, read_registry
 from metier.skills.install.installed import SkillHome, load_registry

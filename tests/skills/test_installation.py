@@ -13,8 +13,8 @@ import pytest
 from metier.errors import SkillError
 from metier.skills.install.operations import Installer
 from metier.skills.layout import InstallLimits
+from metier.skills.skill_trust import digest_tree
 from metier.skills.source import FolderSource
-from metier.skills.trust.judgement import digest_tree
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine, Repository

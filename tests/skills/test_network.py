@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from metier.errors import SkillError, SkillRejected
-from metier.skills.git.fetch import GitSession, get_git
+from metier.skills.git_fetch import GitSession, get_git
 from metier.skills.install.operations import Installer
 from metier.skills.layout import InstallLimits
 from metier.skills.source import GitSource

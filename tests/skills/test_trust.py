@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from metier.definitions.skills.skill import load_skill
 from metier.errors import SkillNotTrusted, SkillRejected
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.judgement import check_trusted, digest_tree, is_trusted
+from metier.skills.skill_trust import check_trusted, digest_tree, is_trusted
 
 
 @pytest.fixture

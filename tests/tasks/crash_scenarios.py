@@ -13,7 +13,7 @@ from metier.runtime.child_runs import request_task
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.crash_scenario import Reach, Scenario
 from metier.testing.recorded_effect import RecordedEffect, build_settle
 

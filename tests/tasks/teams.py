@@ -13,7 +13,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.testing.recorded_effect import describe_effect
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect

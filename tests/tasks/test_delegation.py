@@ -10,10 +10,10 @@ from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
 from metier.engine.stopper import Stopper
 from metier.ids import CHILD
+from metier.runtime.answers import Answer
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.tools.base import ToolContext, ToolResult
 

@@ -14,10 +14,10 @@ from metier.engine.entries.task import ChildEnded, ChildRequested
 from metier.engine.journal import read_entries
 from metier.events.record import EventRecord
 from metier.ids import CHILD
+from metier.runtime.answers import Answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
-from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import drive_for_a_while, wake_decided
 from metier.runtime.requests import RunRequest
 from metier.testing.recorded_effect import describe_effect

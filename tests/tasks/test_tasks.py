@@ -11,9 +11,9 @@ from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.events.task import TaskStepChanged
+from metier.runtime.answers import Answer
 from metier.runtime.child_runs import request_task
 from metier.runtime.history.replays import replay_run
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.telemetry.jsonl import read_events

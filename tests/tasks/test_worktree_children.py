@@ -11,11 +11,11 @@ from pydantic import JsonValue
 from teams import Call, Cast, find_told, open_team, write, write_agents
 
 from metier.engine.journal import read_entries
+from metier.runtime.answers import Answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.history.undo import plan_undo
-from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 
 pytestmark = pytest.mark.anyio

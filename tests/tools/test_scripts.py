@@ -20,7 +20,7 @@ from metier.definitions.skills.skill import load_skill
 from metier.events.payload import Payload
 from metier.events.step import SkillStepExecuted
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.skill_trust import digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
 from metier.tools.scripts.runner import ScriptEnvironments, ScriptRunner

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from loop_clock import advance
 from metier.definitions.skills.skill import load_skill
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.skill_trust import digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolsets.loader import ToolsetLimits, ToolsetReading, load_toolsets

@@ -20,7 +20,7 @@ from metier.runtime.host import Host
 from metier.runtime.queue.schedules import fire_due
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 from metier.store.base import Lease, RunRow, Store, StoredEntry
 from metier.store.schedules import Firing, FiringOutcome, ScheduleMark, ScheduleRow, ScheduleStore

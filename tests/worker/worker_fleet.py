@@ -8,7 +8,7 @@ import anyio
 
 from metier.engine.state.phases import FINAL
 from metier.errors import BrokerUnavailable
-from metier.runtime.questions.answers import Answer
+from metier.runtime.answers import Answer
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.requests import RunRequest

@@ -22,13 +22,13 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.ids import get_user
 from metier.providers.base import Provider
+from metier.runtime.answers import Answer, RaisedLimits, check_answer
+from metier.runtime.approval_questions import ApprovalQuestion as OpenApproval
+from metier.runtime.approval_questions import Reply
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion as OpenApproval
-from metier.runtime.questions.approval_questions import Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import RunStatus

@@ -14,7 +14,7 @@ from metier.decisions import TaskState
 from metier.engine.state.run_state import RunState
 from metier.errors import RunFailed, UsageError
 from metier.providers.facts import find_cost
-from metier.runtime.questions.approval_questions import ApprovalQuestion as OpenApproval
+from metier.runtime.approval_questions import ApprovalQuestion as OpenApproval
 from metier.runtime.runs import Runtime
 from metier.runtime.status import get_status
 from metier.tools.schemas import MAX_THREAD_STEPS, SchemaCheck

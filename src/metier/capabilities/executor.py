@@ -38,7 +38,7 @@ from metier.errors import SkillNotFound, ToolFailed, UsageError
 from metier.skills.activation import build_roots, find_package, get_packages
 from metier.skills.needs import SkillNeeds
 from metier.skills.package import SkillPackage
-from metier.skills.trust.workspace_trust import get_trust
+from metier.skills.workspace_trust import get_trust
 from metier.tools.process.run import Outcome, ProcessLimits
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptFailed, add_json_flag, parse_script_name

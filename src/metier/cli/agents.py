@@ -14,9 +14,9 @@ from metier.cli.shared.output import problem_as_json, warn_line, write_json, wri
 from metier.definitions.agent import AgentDefinition, AgentReading, load_agent
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
-from metier.runtime.checks.present_policy import AgentReport, Named, report_agent
-from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.host import Host
+from metier.runtime.present_policy import AgentReport, Named, report_agent
+from metier.runtime.validation import get_all_problems
 from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
 from metier.runtime.workspace.lookup import list_definitions, list_duplicates
 

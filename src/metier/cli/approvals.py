@@ -16,8 +16,8 @@ from metier.cli.shared.options import AsJson, Config, build_group, get_server_ur
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError
 from metier.ids import get_user
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.documents import approval_as_json, attempt_as_json
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.run_access import ContinuedRun
 from metier.store.base import ApprovalAttempt
 

@@ -23,12 +23,12 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.workspace import Checked
 from metier.errors import ConfigError, UsageError
-from metier.runtime.checks.validation import CheckedFile, Validation, load_host_catalog, validate_workspace
 from metier.runtime.host import Host
+from metier.runtime.validation import CheckedFile, Validation, load_host_catalog, validate_workspace
 from metier.settings.resolution import load_settings
 from metier.settings.sections import Settings
 from metier.skills.activation import OPT_IN
-from metier.skills.trust.workspace_trust import get_trust
+from metier.skills.workspace_trust import get_trust
 from metier.telemetry.excerpt import one_line
 
 _MARKS = {"active": "✓", "inactive": "○", "failed": "✗"}

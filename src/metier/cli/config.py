@@ -25,8 +25,8 @@ from metier.settings.keys import Leaf, all_leaves, build_schema, find_nearest_ke
 from metier.settings.layers import check_alone, read_file, read_json_list, split_text
 from metier.settings.resolution import LoadedSettings
 from metier.settings.setting_values import Given, Origin, Shown, get_value, looks_secret, render_value, show_value
-from metier.skills.git.clones import find_origin
-from metier.skills.trust.workspace_trust import list_agent_files
+from metier.skills.git_clones import find_origin
+from metier.skills.workspace_trust import list_agent_files
 
 Mine = Annotated[bool, typer.Option("--user", help="Change your user settings instead of the workspace's.")]
 

@@ -35,7 +35,7 @@ from metier.runtime.workspace.templates import (
 )
 from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import load_settings
-from metier.skills.trust.workspace_trust import list_agent_files
+from metier.skills.workspace_trust import list_agent_files
 
 AGENT = "assistant"
 """The agent of every template."""

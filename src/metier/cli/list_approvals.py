@@ -13,7 +13,7 @@ from metier.runtime import run_store
 from metier.telemetry.excerpt import one_line
 
 if TYPE_CHECKING:
-    from metier.runtime.questions.approval_questions import ApprovalQuestion
+    from metier.runtime.approval_questions import ApprovalQuestion
 
 
 _SHOWN = 80

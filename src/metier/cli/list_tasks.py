@@ -40,7 +40,7 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
         warn_line("No tasks; create one in '.agent/tasks/<id>/TASK.md'")
         return 0
     # Imported late: checking a task loads the agents, skills, tools and rules that it refers to.
-    from metier.runtime.checks.validation import get_all_problems
+    from metier.runtime.validation import get_all_problems
 
     found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in tasks]
     problems = get_all_problems(host, "task")

@@ -25,9 +25,9 @@ from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
-from metier.runtime.checks.present_policy import build_present_policy, explain_call
 from metier.runtime.history.comparison import backtest_past_runs
 from metier.runtime.host import Host
+from metier.runtime.present_policy import build_present_policy, explain_call
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
 from metier.runtime.workspace.skill_catalog import get_skills

@@ -34,10 +34,10 @@ from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import UsageError
 from metier.providers.options import qualify_model_name
-from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.documents import task_as_json
 from metier.runtime.requests import join_trace
 from metier.runtime.run_access import TaskRequest
+from metier.runtime.validation import get_all_problems
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
 

@@ -15,8 +15,8 @@ from metier.runtime.host import Host
 from metier.runtime.opened_host import OpenedHost, open_host
 from metier.runtime.workspace.trust import list_permissions, trust_workspace
 from metier.settings.resolution import LoadedSettings
-from metier.skills.git.clones import find_origin
-from metier.skills.trust.workspace_trust import digest_bytes, list_agent_files, revoke_trust
+from metier.skills.git_clones import find_origin
+from metier.skills.workspace_trust import digest_bytes, list_agent_files, revoke_trust
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

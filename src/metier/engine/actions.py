@@ -8,7 +8,7 @@ from msgspec import Struct
 from metier.approval.rules import Verdict
 from metier.decisions import TaskState
 from metier.engine.entries.limits import Limit
-from metier.tools.hooks.definition import HookEvent
+from metier.tools.hook_definitions import HookEvent
 
 
 class LoadCatalog(Struct, frozen=True):

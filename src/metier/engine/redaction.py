@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from metier.engine.services import Services
 from metier.events.step import SkillStepExecuted
 from metier.tools.base import ToolResult
-from metier.tools.hooks.hook_process import HookRun
+from metier.tools.hook_process import HookRun
 
 
 def redact[T: (str, ToolResult, HookRun, SkillStepExecuted)](value: T, services: Services) -> T:

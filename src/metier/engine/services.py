@@ -36,8 +36,8 @@ from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
 from metier.tools.buffers import Buffers, NoBuffers
 from metier.tools.files.snapshots import Changed
-from metier.tools.hooks.definition import HookCommand
-from metier.tools.hooks.hook_process import HookRun
+from metier.tools.hook_definitions import HookCommand
+from metier.tools.hook_process import HookRun
 from metier.tools.process.sandbox.protected_paths import ProtectedState
 from metier.tools.toolbox import Toolbox
 
@@ -59,7 +59,7 @@ class Worktrees(Protocol):
 
 
 class HookRunner(Protocol):
-    """Runs hooks; `tools.hooks.run.HookRunner` implements it."""
+    """Runs hooks; `tools.hook_process.HookRunner` implements it."""
 
     async def run(self, hook: HookCommand, data: Mapping[str, JsonValue]) -> HookRun: ...
 

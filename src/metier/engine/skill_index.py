@@ -14,7 +14,7 @@ from metier.routing.ranking import RoutingIndex
 from metier.routing.skill import FoundSimilar, Similarities
 from metier.skills.activation import find_package
 from metier.skills.package import SkillPackage, list_files, read_file
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.skill_trust import is_trusted
 
 EVALS = "evals/"
 

@@ -20,8 +20,8 @@ from metier.engine.journal import read_entries
 from metier.engine.replay.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.providers.facts import FactBook, cost_usd, load_facts
-from metier.runtime.checks.present_policy import Change, backtest
 from metier.runtime.history.replays import ReplayChanges, build_replay_services
+from metier.runtime.present_policy import Change, backtest
 from metier.runtime.runs import Runtime
 from metier.skills.package import SkillPackage
 from metier.store.base import RunRow

@@ -26,7 +26,7 @@ from metier.programs.launcher import GIT, find_program, run_program
 from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import list_definitions
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 
 _TIMEOUT_SECONDS = 60

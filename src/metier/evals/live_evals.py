@@ -34,17 +34,17 @@ from metier.evals.grading import read_json
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
 from metier.evals.targets import SourcedCase, Target
 from metier.prompts.texts import load_text
+from metier.runtime.answers import Answer, RaisedLimits
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.child_runs import request_task
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, relocate_run
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Answer, RaisedLimits
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import BUDGET, PROVIDER, exit_code
-from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.skills.workspace_trust import MADE_HERE
 from metier.store.base import Store
 from metier.values import Value
 

@@ -25,7 +25,7 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import check_trusted
+from metier.skills.skill_trust import check_trusted
 
 SKIPPED_FOLDERS = frozenset({EVALS, "__pycache__", ".git", "node_modules", ".venv"})
 """Folders of a skill that evals don't copy."""

@@ -15,8 +15,8 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, UsageError
 from metier.events.record import EventRecord
+from metier.runtime.answers import Answer
 from metier.runtime.driver import DriveOptions, LeaseTerms
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE

@@ -19,9 +19,9 @@ from metier.context.outside_text import ATTACHED_FILE, fence
 from metier.definitions.files.contained_path import read_contained
 from metier.errors import ToolFailed, UsageError
 from metier.providers.options import OFFLINE
-from metier.runtime.checks.present_policy import build_present_policy
 from metier.runtime.host import Host
 from metier.runtime.model_providers import load_host_facts
+from metier.runtime.present_policy import build_present_policy
 from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.tools.base import Media

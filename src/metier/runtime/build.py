@@ -62,7 +62,7 @@ from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools, build_search_tools, build_shell_tools
 from metier.tools.files.scope import Scope
 from metier.tools.files.snapshots import WorkspaceSnapshots
-from metier.tools.hooks.hook_process import HookRunner
+from metier.tools.hook_process import HookRunner
 from metier.tools.process.run import clear_scratch
 from metier.tools.process.sandbox.confinement import ARTIFACTS, QUARANTINE, Confinement, list_masked
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits

@@ -29,12 +29,12 @@ from metier.engine.state.run_state import Child, RunState
 from metier.engine.stopper import Stopper
 from metier.engine.trace_spans import get_context
 from metier.errors import ConfigError, MetierError, UsageError, unwrapped
-from metier.runtime.checks.validation import check_task
 from metier.runtime.delegation.authority import inherit_pins
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.requests import RunRequest, build_ordered
 from metier.runtime.status import read_run
+from metier.runtime.validation import check_task
 from metier.runtime.workspace.agents import ResolvedAgent, get_agent_model
 from metier.runtime.workspace.lookup import get_definition
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun

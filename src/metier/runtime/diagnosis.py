@@ -33,7 +33,7 @@ from metier.runtime.confinement import build_confinement, capitalize, get_host_l
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import get_folder, iterate_folders, read_deletions
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import get_trust
+from metier.skills.workspace_trust import get_trust
 from metier.store.backend import DATABASE, examine_server
 from metier.store.local_secret import VARIABLE, read_given_secrets
 from metier.store.sqlite.health import (

@@ -11,7 +11,7 @@ from metier.definitions.task import TaskDefinition, render_criterion
 from metier.engine.delegation import read_inputs, read_output_schema
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.execution.approval_requests import CallSnapshot, render_call
-from metier.runtime.questions.approval_questions import ApprovalQuestion
+from metier.runtime.approval_questions import ApprovalQuestion
 from metier.store.base import ApprovalAttempt, ApprovalRow
 
 

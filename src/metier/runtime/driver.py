@@ -34,17 +34,7 @@ from metier.events.run import PinnedDefinitionUsed
 from metier.providers.base import Delta, Observer
 from metier.providers.failures import MissingKey
 from metier.providers.stand_ins import UnavailableProvider
-from metier.runtime.build import build_services, check_budget
-from metier.runtime.child_runs import borrow_sinks, follow_children, prepare_run, restore_run, use_settings
-from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
-from metier.runtime.confinement import open_confinement
-from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
-from metier.runtime.host import Host
-from metier.runtime.model_providers import check_keys
-from metier.runtime.notify.announcements import Announcer, check_notify
-from metier.runtime.notify.delivery import delivering
-from metier.runtime.partials import PartialFile, PartialStream
-from metier.runtime.questions.answers import (
+from metier.runtime.answers import (
     Addressed,
     Answer,
     ChangedCode,
@@ -64,7 +54,17 @@ from metier.runtime.questions.answers import (
     take_answer,
     waits_for_answer,
 )
-from metier.runtime.questions.approval_questions import Asker, ask_for_approval, can_ask
+from metier.runtime.approval_questions import Asker, ask_for_approval, can_ask
+from metier.runtime.build import build_services, check_budget
+from metier.runtime.child_runs import borrow_sinks, follow_children, prepare_run, restore_run, use_settings
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
+from metier.runtime.confinement import open_confinement
+from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
+from metier.runtime.host import Host
+from metier.runtime.model_providers import check_keys
+from metier.runtime.notify.announcements import Announcer, check_notify
+from metier.runtime.notify.delivery import delivering
+from metier.runtime.partials import PartialFile, PartialStream
 from metier.runtime.reader import RunReader
 from metier.runtime.records.pins import pin
 from metier.runtime.records.record import build_row, is_current, record_usage, write_record

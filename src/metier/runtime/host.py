@@ -15,7 +15,7 @@ from metier.definitions.files.user_folders import get_cache_folder
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.providers.base import Seams
 from metier.settings.sections import Settings
-from metier.skills.trust.workspace_trust import WorkspaceTrust
+from metier.skills.workspace_trust import WorkspaceTrust
 from metier.tools.buffers import Buffers, NoBuffers
 
 if TYPE_CHECKING:

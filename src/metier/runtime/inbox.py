@@ -11,7 +11,7 @@ from metier.decisions import TaskState
 from metier.engine.entries.run import RunPaused
 from metier.engine.state.run_state import RunState
 from metier.ids import CHILD
-from metier.runtime.questions.approval_questions import ApprovalQuestion
+from metier.runtime.approval_questions import ApprovalQuestion
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, compute_status
 from metier.store.base import ENDED, RunRow

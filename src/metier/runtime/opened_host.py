@@ -12,7 +12,7 @@ from metier.programs.search import exclude_folders
 from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import list_withheld_hooks
 from metier.settings.resolution import LoadedSettings, load_settings
-from metier.skills.trust.workspace_trust import digest_bytes
+from metier.skills.workspace_trust import digest_bytes
 
 
 def list_withheld(host: Host) -> tuple[Problem, ...]:

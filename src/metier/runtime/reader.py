@@ -10,9 +10,9 @@ from metier.engine.state.fold import fold
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import CHILD
-from metier.runtime.checks.present_policy import get_edit_denial, preview_call
+from metier.runtime.approval_questions import Approvals
 from metier.runtime.host import Host
-from metier.runtime.questions.approval_questions import Approvals
+from metier.runtime.present_policy import get_edit_denial, preview_call
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.records.run_log import describe_lost_run, find_lost_run
 from metier.runtime.status import RunStatus, get_status, get_waiting, list_all_waiting

@@ -18,6 +18,8 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.errors import MetierError, UsageError
 from metier.ids import get_user
+from metier.runtime.answers import Answer, check_answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.child_runs import request_task
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.follower import Follower, follow
@@ -25,8 +27,6 @@ from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.transfer import export_run
 from metier.runtime.host import Host
 from metier.runtime.notify.delivery import deliver_last
-from metier.runtime.questions.answers import Answer, check_answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.queue.wakeups import find_broker
 from metier.runtime.records.index_rows import row_as_json

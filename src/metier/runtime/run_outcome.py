@@ -15,7 +15,7 @@ from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import Child, RunState
 from metier.engine.state.steps import Step
 from metier.providers.facts import load_facts
-from metier.runtime.questions.answers import ACCEPT, render_command
+from metier.runtime.answers import ACCEPT, render_command
 from metier.runtime.status import RunStatus, RunTotals
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.sanitize import sanitize

@@ -16,8 +16,8 @@ from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import prepare_runs_folder
-from metier.skills.git.clones import is_tracked
-from metier.skills.trust.workspace_trust import knows_file, note_file
+from metier.skills.git_clones import is_tracked
+from metier.skills.workspace_trust import knows_file, note_file
 from metier.store.backend import DATABASE, open_store
 from metier.store.base import RUNNABLE, RunRow, Store
 from metier.store.failures import StoreUnavailable

@@ -20,11 +20,11 @@ from metier.decisions import CalledRun
 from metier.engine.entries.task import ChildRequest
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
+from metier.runtime.answers import Answer
 from metier.runtime.child_runs import build_limits
 from metier.runtime.delegation.skill_calls import build_waiting, find_stored, name_work, read_response
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest, build_ordered
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins

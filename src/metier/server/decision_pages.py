@@ -8,8 +8,8 @@ from jinja2 import Environment
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.notify.links import PATH, DecisionLinks
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.server.console.inbox_cards import read_approval_card
 from metier.server.plain_page import render_plain_page
 from metier.server.problems import HttpProblem

@@ -4,9 +4,9 @@ from contextlib import suppress
 
 from metier.decisions import TaskState
 from metier.errors import UsageError
+from metier.runtime.answers import Answer, RaisedLimits, check_answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
-from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState

@@ -35,7 +35,7 @@ from metier.settings.layers import (
 )
 from metier.settings.sections import Settings
 from metier.settings.setting_values import Given, Layer, Origin
-from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, get_trust
+from metier.skills.workspace_trust import WorkspaceTrust, digest_bytes, get_trust
 
 HOOKS_KEY = "hooks"
 _NAME, _PROVIDER = "model.name", "model.provider"

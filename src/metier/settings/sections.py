@@ -12,7 +12,7 @@ from metier.routing.embeddings_options import EmbeddingsOptions, RoutingOptions
 from metier.skills.options import SkillsOptions
 from metier.store.backend import StoreOptions
 from metier.telemetry.options import LoggingOptions
-from metier.tools.hooks.definition import read_hooks_text
+from metier.tools.hook_definitions import read_hooks_text
 from metier.tools.options import McpOptions, SandboxOptions, ShellOptions, WebSearchOptions
 from metier.values import Value
 

@@ -25,8 +25,8 @@ from metier.errors import UsageError
 from metier.skills.install.installed import Registry, RegistryEntry, SkillHome
 from metier.skills.install.placement import find_registry
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.judgement import is_trusted
-from metier.skills.trust.workspace_trust import MADE_HERE, WorkspaceTrust
+from metier.skills.skill_trust import is_trusted
+from metier.skills.workspace_trust import MADE_HERE, WorkspaceTrust
 
 type Word = Literal["all", "all-untrusted", "none"]
 type Selection = Word | tuple[str, ...]

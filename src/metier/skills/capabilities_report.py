@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition
-from metier.skills.trust.judgement import TreeDigest
+from metier.skills.skill_trust import TreeDigest
 from metier.values import Value
 
 _NETWORK_MODULES = frozenset(

@@ -12,7 +12,7 @@ from metier.definitions.skills.skill_names import hint_skill
 from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence, flat_texts
 from metier.skills.activation import FoundSkills, Selection, activate, find_package, hint_trust
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.skill_trust import is_trusted
 
 ABSENT = "is not there"
 

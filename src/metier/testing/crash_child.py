@@ -26,8 +26,8 @@ from metier.engine.projection import list_task_steps, project
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError
+from metier.runtime.answers import Answer
 from metier.runtime.driver import DriveOptions
-from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.machine import SystemMachine

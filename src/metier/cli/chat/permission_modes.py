@@ -12,7 +12,7 @@ from metier.approval.profile import is_profile_reason
 from metier.definitions.names import Profile
 from metier.errors import UsageError
 from metier.ids import get_user
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
+from metier.runtime.approval_questions import ApprovalQuestion, Asker, Reply
 
 type Mode = Literal["ask", "accept edits", "plan", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode.__value__)

@@ -25,13 +25,13 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, unwrapped
 from metier.ids import get_user
+from metier.runtime.answers import Answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.chat.chats import Chat, allow_always, is_always
 from metier.runtime.chat.commands import MARK
 from metier.runtime.chat.message_queue import MessageQueue
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
-from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.run_outcome import build_outcome
 from metier.runtime.status import SIGNALS, RunStatus, get_status
 from metier.views.user_question import DEFAULT_FIELD

@@ -27,6 +27,7 @@ from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import get_user
 from metier.prompts.texts import load_text
+from metier.runtime.approval_questions import Asker
 from metier.runtime.build import list_all_tools
 from metier.runtime.chat.chats import Chat, list_always, list_chats
 from metier.runtime.chat.commands import check_trusted, list_own_commands
@@ -36,7 +37,6 @@ from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.spending import read_conversation_spending
 from metier.runtime.history.undo import CANNOT, UndoPlan, plan_undo
 from metier.runtime.history.undo import undo as undo_files
-from metier.runtime.questions.approval_questions import Asker
 from metier.settings.setting_values import get_value, render_value
 from metier.telemetry.excerpt import one_line
 from metier.tools.files.snapshots import Unavailable, find_repository, run_git

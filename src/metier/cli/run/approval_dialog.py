@@ -28,9 +28,9 @@ from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.ids import get_user
+from metier.runtime.answers import FLAGS, ChangedCode, Limit, RaisedLimits, build_raise, check_raise
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.documents import render_edit
-from metier.runtime.questions.answers import FLAGS, ChangedCode, Limit, RaisedLimits, build_raise, check_raise
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.status import find_limit
 from metier.runtime.workspace.policy import add_rule, build_rule
 from metier.telemetry.call_text import show_call, show_call_text

@@ -36,10 +36,10 @@ from metier.errors import LogError, UsageError, unwrapped
 from metier.events.partial import Partial, PartialObserver, PartialSink
 from metier.events.record import EventRecord
 from metier.ids import get_user
+from metier.runtime.answers import LimitRaise, RaisedLimits
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import LimitRaise, RaisedLimits
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.records.signatures import issue_token
 from metier.runtime.run_access import Runs

@@ -28,10 +28,10 @@ from metier.cli.shared.options import (
 from metier.cli.shared.output import warn_line
 from metier.engine.state.run_state import RunState
 from metier.ids import get_user
+from metier.runtime.answers import ACCEPT, Answer, RaisedLimits, check_answer
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import ACCEPT, Answer, RaisedLimits, check_answer
 from metier.runtime.records.signatures import check_run_token
 from metier.runtime.run_access import Runs
 from metier.runtime.runs import Runtime

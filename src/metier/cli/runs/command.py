@@ -46,11 +46,11 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import CHILD, get_user
+from metier.runtime.answers import Answer
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.follower import Follower, follow
 from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, list_old_runs, rebuild_events
 from metier.runtime.history.undo import StepChanges, read_changes
-from metier.runtime.questions.answers import Answer
 from metier.runtime.records.index_rows import get_shown_status, render_cost
 from metier.runtime.run_outcome import RunOutcome, describe_work
 from metier.runtime.runs import Runtime

@@ -19,9 +19,9 @@ from metier.decisions import TaskState
 from metier.errors import MetierError, UsageError
 from metier.events.partial import Partial, PartialSink
 from metier.events.record import parse_record
+from metier.runtime.answers import Answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.documents import read_approval, read_attempt
-from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.records.index_rows import read_row
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_access import ApprovalInbox, ContinuedRun, TaskRequest

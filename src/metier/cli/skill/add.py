@@ -31,7 +31,7 @@ from metier.skills.install.operations import Installer, Outcome, ServedSkill
 from metier.skills.layout import MEGABYTE, InstallLimits
 from metier.skills.needs import ABSENT, Lack, SkillNeeds, list_needs
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
-from metier.skills.trust.workspace_trust import get_trust
+from metier.skills.workspace_trust import get_trust
 from metier.telemetry.excerpt import one_line
 
 LIMITS = InstallLimits()

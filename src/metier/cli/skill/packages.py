@@ -50,9 +50,9 @@ from metier.skills.install.review import get_entry, trust_package, untrust_packa
 from metier.skills.install.scaffold import create_skill
 from metier.skills.layout import MEGABYTE
 from metier.skills.package import SkillPackage
+from metier.skills.skill_trust import digest_tree, is_trusted
 from metier.skills.source import InstallSource
-from metier.skills.trust.judgement import digest_tree, is_trusted
-from metier.skills.trust.workspace_trust import list_agent_files
+from metier.skills.workspace_trust import list_agent_files
 
 KEY = "skills.enabled"
 

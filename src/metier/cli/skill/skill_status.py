@@ -35,7 +35,7 @@ from metier.skills.capabilities_report import build_report
 from metier.skills.install.installed import RegistryEntry
 from metier.skills.install.placement import find_registry
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import digest_tree, is_trusted
+from metier.skills.skill_trust import digest_tree, is_trusted
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
 

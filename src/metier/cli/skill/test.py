@@ -37,7 +37,7 @@ from metier.skills.activation import get_packages
 from metier.skills.capabilities_report import build_report
 from metier.skills.options import SkillsOptions
 from metier.skills.package import SkillPackage, list_files
-from metier.skills.trust.judgement import check_trusted, digest_tree
+from metier.skills.skill_trust import check_trusted, digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits

@@ -32,7 +32,7 @@ from metier.skills.activation import (
 )
 from metier.skills.install.installed import Registry
 from metier.skills.install.placement import find_registry
-from metier.skills.trust.workspace_trust import WorkspaceTrust
+from metier.skills.workspace_trust import WorkspaceTrust
 
 PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
 """Kinds of sources whose skills are always active."""

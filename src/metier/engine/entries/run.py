@@ -11,7 +11,7 @@ from metier.engine.entries.limits import Limit, Limits
 from metier.engine.entries.task import ChildRequest
 from metier.messages import MediaPart
 from metier.providers.options import ModelOptions
-from metier.tools.hooks.definition import HookCommand
+from metier.tools.hook_definitions import HookCommand
 from metier.values import OmitDefault, StoredValue
 
 

@@ -9,7 +9,7 @@ from metier.engine.entries.base import JournalEntry, TimedEntry
 from metier.messages import MediaPart, Spent
 from metier.tools.effects import Effect
 from metier.tools.files.file_state import FileState
-from metier.tools.hooks.definition import HookDecision, HookEvent, HookStatus
+from metier.tools.hook_definitions import HookDecision, HookEvent, HookStatus
 from metier.values import JsonValue, OmitDefault, StoredValue
 
 

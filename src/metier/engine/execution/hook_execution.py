@@ -22,8 +22,8 @@ from metier.engine.state.run_state import RunState
 from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
 from metier.tools.files.file_state import are_same, read_state
-from metier.tools.hooks.definition import HookCommand
-from metier.tools.hooks.hook_process import (
+from metier.tools.hook_definitions import HookCommand
+from metier.tools.hook_process import (
     HookAnswer,
     HookDecision,
     HookMoment,

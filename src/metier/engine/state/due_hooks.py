@@ -7,7 +7,7 @@ from metier.engine import actions as a
 from metier.engine.entries.step import HooksRan
 from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import Step, edit_arguments
-from metier.tools.hooks.definition import HookCommand, HookEvent, list_names, matches
+from metier.tools.hook_definitions import HookCommand, HookEvent, list_names, matches
 
 BLOCKED = "hook_blocked"
 """Failure reason of a run that a hook blocked or ended."""

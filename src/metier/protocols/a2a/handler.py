@@ -50,12 +50,12 @@ from pydantic import JsonValue, ValidationError
 
 from metier.errors import MetierError, StoreError, ToolFailed, UsageError
 from metier.protocols.a2a.card import TASK, Caller, build_card, list_skill_ids
+from metier.runtime.answers import Answer, check_answer
 from metier.runtime.child_runs import request_task
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify import a2a
 from metier.runtime.notify.a2a import PREFIX, Target, check_target
-from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime

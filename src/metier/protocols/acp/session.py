@@ -20,12 +20,12 @@ from metier.ids import get_user
 from metier.protocols.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
 from metier.protocols.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
 from metier.protocols.forms import build_schema, read_values
+from metier.runtime.answers import Answer, check_answer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.attachments import GivenFile
 from metier.runtime.chat.chats import Chat
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.driver import DriveOptions
-from metier.runtime.questions.answers import Answer, check_answer
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.agents import BUILT_IN

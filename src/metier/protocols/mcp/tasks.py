@@ -17,7 +17,7 @@ from metier.protocols.driven_runs import list_steps
 from metier.protocols.forms import build_schema, read_values
 from metier.protocols.mcp.call_results import build_fault, build_result, describe_fault, describe_waiting, is_host_fault
 from metier.protocols.mcp.endpoint import Client, Context, McpEndpoint, build_missing_tasks, read_client
-from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.answers import Answer, check_answer
 from metier.runtime.status import RunStatus
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunUnknown

@@ -18,6 +18,8 @@ from metier.engine.state.steps import build_memory_key
 from metier.errors import UsageError, unwrapped
 from metier.ids import get_user
 from metier.providers.options import OFFLINE, ModelName, parse_model_name
+from metier.runtime.answers import Answer, build_raise
+from metier.runtime.approval_questions import ApprovalQuestion
 from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see
 from metier.runtime.build import check_budget
 from metier.runtime.chat.commands import MARK, TypedApproval, use_typed
@@ -38,8 +40,6 @@ from metier.runtime.chat.conversations import (
 )
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import UNATTENDED, DriveOptions, LeaseHolder
-from metier.runtime.questions.answers import Answer, build_raise
-from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.runtime.records.index_rows import TYPED, find_row_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime

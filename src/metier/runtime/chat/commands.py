@@ -13,8 +13,8 @@ from metier.definitions.text.yaml_text import flat_texts
 from metier.errors import UsageError
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolResultPart, Usage
 from metier.providers.base import ModelRequest, Observer
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.host import Host
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.records.index_rows import TYPED
 from metier.telemetry.sanitize import sanitize
 

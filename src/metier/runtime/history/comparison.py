@@ -11,8 +11,8 @@ from metier.definitions.names import Profile, fold_id
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
 from metier.engine.replay.recording import Difference, list_differences
-from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
 from metier.runtime.host import Host
+from metier.runtime.present_policy import Change, backtest, build_present_policy
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.lookup import list_definitions
 from metier.values import dump_value

@@ -17,12 +17,12 @@ from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.options import parse_model_name, qualify_model_name
 from metier.runtime.build import build_services
-from metier.runtime.checks.present_policy import read_profile
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import get_inherited
 from metier.runtime.driver import UNATTENDED, DriveOptions
 from metier.runtime.history.replays import get_start, list_changed
 from metier.runtime.host import Host
+from metier.runtime.present_policy import read_profile
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import is_started_here, seal

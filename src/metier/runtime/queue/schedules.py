@@ -35,7 +35,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.tasks import get_task
-from metier.skills.trust.workspace_trust import digest_bytes
+from metier.skills.workspace_trust import digest_bytes
 from metier.store.base import ENDED, RunRow
 from metier.store.failures import RunExists
 from metier.store.schedules import Firing, ScheduleMark, ScheduleRow

@@ -38,7 +38,7 @@ from metier.runtime.workspace.tasks import TASK, pin_task
 from metier.runtime.workspace.trust import get_withheld
 from metier.settings.sections import Settings
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import digest_files, is_trusted
+from metier.skills.skill_trust import digest_files, is_trusted
 from metier.store.base import Store
 from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo

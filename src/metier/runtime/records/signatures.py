@@ -20,7 +20,7 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.errors import StoreError, UsageError
 from metier.runtime.host import Host
-from metier.skills.git.clones import is_tracked
+from metier.skills.git_clones import is_tracked
 from metier.store.backend import DATABASE
 from metier.store.failures import ResumeTokenRefused, StoreUnavailable
 from metier.store.local_secret import load_local_secret, read_given_secrets

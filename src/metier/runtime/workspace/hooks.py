@@ -16,7 +16,7 @@ from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import Mapping, read_yaml
 from metier.errors import ConfigError
 from metier.runtime.host import Host
-from metier.tools.hooks.definition import HookCommand, HookReading, pin_files, read_hooks, read_hooks_text
+from metier.tools.hook_definitions import HookCommand, HookReading, pin_files, read_hooks, read_hooks_text
 from metier.values import dump_fields
 
 FILES = tuple(f"{folder}/hooks.yaml" for folder in WORKSPACE_FOLDERS)

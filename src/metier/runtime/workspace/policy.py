@@ -27,7 +27,7 @@ from metier.definitions.skills.skill_rules import scan_outside_scripts
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.skill_trust import is_trusted
 from metier.tools.toolbox import Toolbox
 
 BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "WebSearch", "delegate", "run_task")

@@ -12,7 +12,7 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.agents import SUMMARIZER, ResolvedAgent
 from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import ExtraInput
-from metier.tools.hooks.definition import HookCommand
+from metier.tools.hook_definitions import HookCommand
 
 type Hooks = tuple[HookCommand, ...]
 

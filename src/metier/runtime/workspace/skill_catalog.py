@@ -26,7 +26,7 @@ from metier.skills.activation import Activation, BrokenSkill, FoundSkills, activ
 from metier.skills.capabilities_report import CapabilityReport, build_report
 from metier.skills.needs import SkillNeeds, describe_lacks, list_dependencies
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import TreeDigest, digest_tree, is_trusted
+from metier.skills.skill_trust import TreeDigest, digest_tree, is_trusted
 from metier.tools.toolbox import Toolbox
 from metier.tools.web.web_fetch import WebAccess
 

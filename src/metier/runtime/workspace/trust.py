@@ -14,8 +14,8 @@ from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lin
 from metier.runtime.workspace.lookup import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE
 from metier.runtime.workspace.skill_catalog import get_all_skills
-from metier.skills.trust.judgement import TRUSTED_UNREAD
-from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
+from metier.skills.skill_trust import TRUSTED_UNREAD
+from metier.skills.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
 
 
 def get_withheld(host: Host, policy: bytes) -> frozenset[str]:

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
+from metier.runtime.approval_questions import Reply
 from metier.runtime.documents import approval_as_json, attempt_as_json
-from metier.runtime.questions.approval_questions import Reply
 from metier.server.api.bodies import ApprovalDetails, ApprovalItem, Body, Page, answer, answer_page
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem

@@ -24,7 +24,7 @@ from metier.server.api.runs import RunLimits, start_once, use_limits
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
 from metier.server.state import State
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.skill_trust import is_trusted
 
 router = APIRouter(tags=["definitions"])
 

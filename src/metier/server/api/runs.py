@@ -19,6 +19,7 @@ from metier.definitions.files.contained_path import read_contained
 from metier.engine.state.phases import FINAL
 from metier.errors import UsageError
 from metier.providers.options import qualify_model_name
+from metier.runtime.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.forks import ForkRequest, fork_run
@@ -26,7 +27,6 @@ from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
 from metier.runtime.opened_host import open_host
-from metier.runtime.questions.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.queue.detached import leave_to_workers, submit, wake
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.signatures import check_run_token, issue_token

@@ -6,10 +6,10 @@ from typing import cast
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.runtime.answers import Limit
+from metier.runtime.approval_questions import ApprovalQuestion
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Limit
-from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.runtime.runs import Runtime
 from metier.runtime.status import RunStatus, WaitKind
 from metier.telemetry.call_text import show_call

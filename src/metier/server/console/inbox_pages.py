@@ -10,10 +10,10 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
+from metier.runtime.answers import Answer, RaisedLimits
+from metier.runtime.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.inbox import read_inbox
-from metier.runtime.questions.answers import Answer, RaisedLimits
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.server.console.inbox_cards import build_waiting_card, read_approval_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import describe_problem

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from metier.errors import UsageError
 from metier.evals.eval_results import build_page, load_results
+from metier.runtime.approval_questions import parse_call
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.spending import (
     MAX_GROUPS,
@@ -23,7 +24,6 @@ from metier.runtime.history.spending import (
     read_days,
     read_spending,
 )
-from metier.runtime.questions.approval_questions import parse_call
 from metier.server.console.charts import Bar, BarChart, build_ticks, round_up, stack
 from metier.server.console.rendering import Here, PageRoute
 from metier.store.base import RecordedDecision

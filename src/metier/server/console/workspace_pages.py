@@ -17,10 +17,10 @@ from metier.definitions.files.whole_file import replace_file
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.errors import ConfigError, UsageError
 from metier.routing.prefilter import DEFAULT_MIN_SCORE
-from metier.runtime.checks.present_policy import build_present_policy, explain_call
 from metier.runtime.diagnosis import Finding, examine, examine_mcp
 from metier.runtime.history.comparison import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
+from metier.runtime.present_policy import build_present_policy, explain_call
 from metier.runtime.runs import Runtime
 from metier.runtime.skill_updates import check_for_update, find_installed, install_update
 from metier.runtime.workspace.skill_catalog import describe_skill, list_skills, probe_skills

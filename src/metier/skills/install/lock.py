@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import SkillError, SkillRejected, UsageError
 from metier.skills.install.installed import Registry, RegistryEntry
+from metier.skills.skill_trust import TreeDigest
 from metier.skills.source import MCP, GitSource, McpSource, parse_source
-from metier.skills.trust.judgement import TreeDigest
 from metier.values import Value
 
 FILE_NAME = "skills.lock"

@@ -26,7 +26,7 @@ from metier.skills.capabilities_report import (
     diff_files,
     diff_reports,
 )
-from metier.skills.git.fetch import RemoteRef, Sleep, fetch_source, write_files
+from metier.skills.git_fetch import RemoteRef, Sleep, fetch_source, write_files
 from metier.skills.install.installed import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.lock import LockedSkill, check_locked
 from metier.skills.install.offers import FILE_NAME as INDEX_FILE
@@ -42,8 +42,8 @@ from metier.skills.install.placement import (
     sync_tree,
 )
 from metier.skills.layout import InstallLimits, check_paths
+from metier.skills.skill_trust import TreeDigest, digest_tree
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
-from metier.skills.trust.judgement import TreeDigest, digest_tree
 
 type Answer = Literal["trust", "keep_untrusted", "stop"]
 type Status = Literal["installed", "updated", "unchanged", "declined"]

@@ -30,7 +30,7 @@ from metier.skills.install.installed import (
     save_registry,
 )
 from metier.skills.layout import MEGABYTE, MORE_FILES, InstallLimits, check_paths
-from metier.skills.trust.judgement import digest_tree
+from metier.skills.skill_trust import digest_tree
 
 _BY_PRODUCTS = ("__pycache__", ".DS_Store")
 

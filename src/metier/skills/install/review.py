@@ -8,7 +8,7 @@ from metier.ids import Clock
 from metier.skills.install.installed import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.placement import open_registry
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import TreeDigest, digest_tree
+from metier.skills.skill_trust import TreeDigest, digest_tree
 from metier.values import Value
 
 type Condition = Literal["intact", "changed", "missing", "unreadable"]

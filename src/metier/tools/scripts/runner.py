@@ -30,7 +30,7 @@ from metier.programs import launcher
 from metier.programs.launcher import use_own_program
 from metier.programs.search import build_trusted_path
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import check_trusted, take_trusted_copy
+from metier.skills.skill_trust import check_trusted, take_trusted_copy
 from metier.tools.base import ShowOutput
 from metier.tools.process.bounded_output import Output
 from metier.tools.process.child_environment import (

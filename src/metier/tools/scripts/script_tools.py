@@ -25,7 +25,7 @@ from metier.errors import ToolFailed
 from metier.events.step import SkillStepExecuted
 from metier.prompts.texts import build_parameters, load_tool_text
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import digest_files
+from metier.skills.skill_trust import digest_files
 from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.process.bounded_output import Output, render_streams
 from metier.tools.process.child_environment import build_environment

@@ -17,7 +17,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
-from metier.skills.trust.judgement import TRUSTED_UNREAD
+from metier.skills.skill_trust import TRUSTED_UNREAD
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.child_environment import build_environment
 from metier.tools.process.json_lines import MAX_LINE_BYTES, ChildModule, JsonLinesChild

@@ -25,7 +25,7 @@ from metier.definitions.files.whole_file import identify_file, replace_file
 from metier.definitions.project_files import NAMES
 from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.errors import ConfigError
-from metier.skills.git.clones import find_origin, get_source, get_unpacked
+from metier.skills.git_clones import find_origin, get_source, get_unpacked
 from metier.values import Value
 
 # Limits of the survey, which runs at the start of every command. Beyond them, files are not recorded as created here.

@@ -14,7 +14,7 @@ import anyio.to_thread
 from msgspec import Struct, field
 
 from metier.errors import ToolFailed
-from metier.tools.hooks.definition import (
+from metier.tools.hook_definitions import (
     FOLDER_VARIABLES,
     HookCommand,
     HookDecision,

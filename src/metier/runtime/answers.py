@@ -27,9 +27,9 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE
+from metier.runtime.approval_questions import ApprovalQuestion, Approvals, Asker, Reply
 from metier.runtime.child_runs import restore_run
 from metier.runtime.host import Host
-from metier.runtime.questions.approval_questions import ApprovalQuestion, Approvals, Asker, Reply
 from metier.runtime.records.pins import CODE, HOST, SETTINGS, digest_code, pin_settings
 from metier.runtime.status import (
     RunStatus,
