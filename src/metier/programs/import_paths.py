@@ -27,7 +27,9 @@ def ignore_workspace_imports(workspace: str) -> list[str]:
     # By real path: the same folder may be on `sys.path` under another name.
     found = {os.path.realpath(entry or os.curdir) for entry in exposed}
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) not in found]
+    # For the children: `sys.path` of this process is already built.
     os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in named if entry not in exposed)
+    # Some programs take an empty value for the current folder.
     if not os.environ["PYTHONPATH"]:
         del os.environ["PYTHONPATH"]
     _ignored[:] = list(dict.fromkeys(entry or os.curdir for entry in exposed))

@@ -95,6 +95,7 @@ def _is_outside(entry: str, roots: Collection[Path], but: Collection[Path]) -> b
 
 
 def _is_trusted(folder: Path, roots: Collection[Path]) -> bool:
+    # A relative entry depends on the working folder, which may be the workspace.
     if not folder.is_absolute() or _lies_in(folder, roots):
         return False
     # The programs of a virtual environment belong to a project, and a run in that project may write them.

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from metier.views.user_question import FREE_TEXT, QuestionField, UserQuestion
 
 _PLAIN = ("string", "number", "integer", "boolean")
+# Everything that the form fields of MCP may have. Clients reject a form with other keywords.
 _KEPT = frozenset(
     {"type", "title", "description", "enum", "enumNames", "oneOf", "default", "minimum", "maximum", "format", "items"}
 )

@@ -175,6 +175,8 @@ class RemoteAgentProvider:
         """Send the task or the answer to its question. If the agent needs no answer, only poll again."""
         number = _count_replies(request.messages)
         mark, text = _get_answer(request.messages)
+        # The sign-in happens at the remote agent. The user's text only says that it's done, and is no input for the
+        # task.
         if mark.startswith(_WAITS):
             return await self._poll(mark.removeprefix(_WAITS), headers)
         message: dict[str, JsonValue] = {
@@ -201,6 +203,8 @@ class RemoteAgentProvider:
             if isinstance(failure, AuthFailed | ConnectionLost | AnswerTooLarge):
                 raise
             return None  # listing tasks is optional in the protocol
+        # Newest first. A message without a task id starts a task, so if there are more tasks than replies, the message
+        # arrived.
         found = as_objects(listed.get("tasks"))
         return read_task(found[0]) if len(found) > number else None
 
@@ -292,6 +296,7 @@ def check_status(status: int, agent: str) -> None:
         raise NotFound(message, hint="Check the url of model.providers.a2a.agents", status=status)
     if status >= 500 or status == 429:
         raise ServerFailed(message, status=status)
+    # Redirects end here too: following one would send the token to an address that nobody configured.
     raise BadRequest(message, status=status)
 
 

@@ -50,11 +50,13 @@ from metier.providers.wire import (
 
 NAME = "anthropic"
 ADDRESS = "https://api.anthropic.com"
+# Every request must name a version. The vendor keeps the format of a version unchanged, so raising it is a code change.
 VERSION = "2026-10-21"
 # A server that always pauses must not keep a turn going forever.
 MAX_CONTINUATIONS = 8
 """Maximum number of times that one reply continues a turn paused by the server."""
 
+# Lives for five minutes, and each hit starts them again. The longer lifetime costs twice the input price to write.
 _MARK = {"type": "ephemeral"}
 _MAX_MARKS = 4
 """The server rejects a request with more cache breakpoints."""
@@ -78,6 +80,7 @@ class AnthropicProvider(RestProvider):
     """Claude models, or any server with the Messages format."""
 
     name = NAME
+    # The default page has 20 models. 1000 is the largest page, so a second one is never needed.
     models_path = "/v1/models?limit=1000"
 
     def __init__(self, connection: Connection) -> None:
@@ -118,6 +121,7 @@ def open_provider(connection: Connection) -> AnthropicProvider:
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
     def build() -> Wire:
+        # The only vendor that rejects a request without a limit.
         limits: Wire = {"max_tokens": request.max_tokens}
         if request.temperature is not None and facts.takes_temperature:
             limits["temperature"] = request.temperature
@@ -204,6 +208,8 @@ class StreamAssembly:
                 # These counts are cumulative and replace those of `message_start`.
                 self._message["usage"] = as_object(self._message.get("usage")) | as_object(event.get("usage"))
             case "message_stop":
+                # A connection that breaks may look like a normal end, so only this event proves that nothing is
+                # missing.
                 self._complete = True
             case _:
                 pass  # pings, and event types of later API versions
@@ -230,8 +236,10 @@ class StreamAssembly:
             case "thinking_delta":
                 block["thinking"] = as_text(block.get("thinking")) + as_text(delta.get("thinking"))
                 self._observe(Delta("thinking", as_text(delta.get("thinking"))))
+            # The signature comes last in its block, and the server checks it when the block is sent back.
             case "signature_delta":
                 block["signature"] = as_text(block.get("signature")) + as_text(delta.get("signature"))
+            # The pieces end anywhere, even within an escape sequence: only the joined text can be parsed.
             case "input_json_delta":
                 self._inputs.setdefault(index, []).append(as_text(delta.get("partial_json")))
             case _:
@@ -245,6 +253,7 @@ def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:
         case "thinking":
             text, signature = as_text(block.get("thinking")), as_text(block.get("signature"))
             return ThinkingPart(text=text, signature=signature, provider=NAME)
+        # Kept although nobody can read it: the server wants it back in front of the calls that followed it.
         case "redacted_thinking":
             return ThinkingPart(signature=_REDACTED + as_text(block.get("data")), provider=NAME)
         case "tool_use":
@@ -336,6 +345,8 @@ def _tool_choice(choice: ToolChoice) -> Wire:
             assert_never(choice)
 
 
+# Two turns, because the newest mark writes the entry that the next request reads, and the one before it reads the entry
+# that the last request wrote.
 def _mark_last_turns(pieces: list[Piece], cache: HistoryCache, *, at_most: int) -> None:
     """Mark the newest user turns as cache breakpoints, so that the next request hits the vendor's prompt cache."""
     for index in range(len(pieces) - 1, -1, -1):
@@ -354,6 +365,7 @@ def _mark(piece: Piece) -> Piece:
     return replace(piece, wires=wires, encoded=encode_wires(wires))
 
 
+# The vendor compiles a schema to a grammar and answers 400 for any keyword beyond these.
 _ALLOWED_KEYWORDS = frozenset(
     {"type", "enum", "const", "description", "title", "default", "$ref", "required", "additionalProperties", "format"}
 )

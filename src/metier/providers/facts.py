@@ -99,6 +99,7 @@ def load_facts(override: Path | None = None) -> FactBook:
     for provider, models in _parse_entries(text, str(override)).items():
         known = entries.setdefault(provider, {})
         for pattern, fields in models.items():
+            # Field by field: a file that only overrides a price must not lose the window.
             known[pattern] = {**known.get(pattern, {}), **fields}
     return FactBook(_build_facts(entries, str(override)))
 
@@ -167,6 +168,7 @@ def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
     if facts.prices is None:
         return None
     long = facts.prices.long_prompt
+    # Vendors charge the higher price for the whole request, not only for the tokens above the limit.
     rates: Rates = long if long is not None and usage.input_tokens > long.above_tokens else facts.prices
     plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
     total = (

@@ -68,11 +68,13 @@ class GeminiProvider(RestProvider):
     name = NAME
 
     def __init__(self, connection: Connection) -> None:
+        # A header: the other documented way is a query parameter, which ends up in the logs of proxies.
         headers = {"x-goog-api-key": connection.key}
         super().__init__(connection, root=connection.base_url or ADDRESS, headers=headers)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
         body = build_body(request, self._facts.get(self.name, request.model), self._cache)
+        # Without `alt=sse` the stream is one JSON array, which can't be parsed before it ends.
         method = "generateContent" if observe is None else "streamGenerateContent?alt=sse"
         assembly = StreamAssembly(observe) if observe is not None else None
         with exchange(self.name, request.timeout_seconds):
@@ -90,6 +92,7 @@ class GeminiProvider(RestProvider):
     @override
     async def list_models(self, *, seconds: float) -> tuple[str, ...]:
         with exchange(self.name, seconds):
+            # The default page has 50 models; 1000 is the largest page.
             reply = await self._rest.fetch(f"/{VERSION}/models?pageSize=1000")
             listed = name_models(reply, items="models", name="name")
         return tuple(name.removeprefix("models/") for name in listed)
@@ -136,6 +139,8 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     response_id = as_text(body.get("responseId"))
     candidate = next(iter(as_objects(body.get("candidates"))), None)
     if candidate is None:
+        # A blocked prompt has no candidate at all. It's a refusal and not a failure: sending it again would be blocked
+        # again.
         blocked = as_text(as_object(body.get("promptFeedback")).get("blockReason"))
         if not blocked:
             raise ReplyBroken("gemini sent JSON without a candidate", hint="Check the base URL")
@@ -149,9 +154,12 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
             finish_reason=blocked,
         )
     finish = as_text(candidate.get("finishReason"))
+    # The model wrote a call that the vendor itself couldn't parse. Asking again often helps, so this failure is
+    # retried.
     if finish in _BROKEN:
         raise ReplyBroken(f"gemini gave up on its own reply: {finish}")
     pieces = as_objects(as_object(candidate.get("content")).get("parts"))
+    # For servers without response ids: call ids must differ between replies, and be the same in a replay.
     fingerprint = hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
     parts = _PartReader(request, response_id or fingerprint).read(pieces)
     called = any(isinstance(part, ToolCallPart) for part in parts)
@@ -290,6 +298,7 @@ class _TurnWriter:
                 return [{"text": part.text}]
             case ThinkingPart():
                 signature = self._own_signature(part.signature)
+                # The vendor itself sends signatures of text in an empty text part at the end of a stream.
                 return [{"text": "", "thoughtSignature": signature}] if signature else []
             case ToolCallPart():
                 call: Wire = {"functionCall": {"id": part.id, "name": wire_name(part.name), "args": part.arguments}}
@@ -297,6 +306,7 @@ class _TurnWriter:
                 signature = self._own_signature(part.signature) or unsigned
                 return [{**call, "thoughtSignature": signature}] if signature else [call]
             case ToolResultPart():
+                # The API has no flag for failures, but it gives these two keys their meaning.
                 response = {"error" if part.is_error else "output": part.text}
                 result = {"id": part.call_id, "name": wire_name(part.name), "response": response}
                 # Not every model accepts images inside a function response, so they follow it.
@@ -329,6 +339,8 @@ def _calling_config(choice: ToolChoice) -> Wire:
 
 
 def _parse_usage(usage: Wire) -> Usage:
+    # Neither count is part of the other: the prompt count excludes results of the vendor's own tools, the candidates'
+    # count excludes thoughts. Cached tokens are part of the prompt count.
     thoughts = as_count(usage.get("thoughtsTokenCount"))
     return Usage(
         input_tokens=as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount")),

@@ -33,6 +33,7 @@ _TOO_LONG = re.compile(
     r"|input token count .* exceeds|exceeds? the (maximum|available) (number of tokens|context)",
     re.IGNORECASE,
 )
+# Google's daily limits have `PerDay` in the name of the quota, and come as 429 like those per minute.
 _NO_QUOTA = re.compile(
     r"insufficient_quota|billing_hard_limit|billing_not_active|billing_error|credit balance is too low"
     r"|exceeded_current_quota|PerDay|insufficient[_ ](balance|credits?)",
@@ -91,6 +92,7 @@ def failure_of_status(server: Server, status: int, body: object, *, headers: Map
 def failure_of_event(server: Server, error: Wire) -> CallFailed:
     """Build the failure for an error within a stream, which has an error type instead of a status."""
     body = _read({"error": error})
+    # Anthropic names the kind in `type`, OpenAI's responses in `code`, Google in `status`.
     word = as_text(error.get("type")) or as_text(error.get("code")) or as_text(error.get("status"))
     status = _STATUS_OF_WORD.get(word, 500)
     code = error.get("code")
@@ -103,6 +105,7 @@ def failure_of_event(server: Server, error: Wire) -> CallFailed:
 
 def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
     """Read the seconds to wait from `retry-after-ms`, or from `retry-after` as a number or a date; None without one."""
+    # Not a standard header, but more precise: OpenAI and Azure send both.
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -160,6 +163,7 @@ _KIND_OF_STATUS: Mapping[int, type[CallFailed]] = {
     429: RateLimited,
     503: Overloaded,
     504: TimedOut,
+    # Anthropic's own status.
     529: Overloaded,
 }
 

@@ -73,6 +73,7 @@ BASE_URL_VARIABLES = {
 
 KEY_VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY",),
+    # The specific name first, because GOOGLE_API_KEY is often set for other services of Google.
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai": ("OPENAI_API_KEY",),
 }
@@ -238,6 +239,7 @@ def parse_model_name(name: str, *, provider: str) -> ModelName:
     # Model names may contain slashes themselves (`meta-llama/Llama-3`).
     first, _, rest = name.partition("/")
     if f"{first}/" == PLUGIN:
+        # The name of a plugin's provider has a slash itself: `plugin/<name>`.
         plugin, _, rest = rest.partition("/")
         return ModelName(f"{PLUGIN}{plugin}", rest) if rest else ModelName(provider, name)
     return ModelName(first, rest) if first in _ROUTED and rest else ModelName(provider, name)

@@ -87,6 +87,8 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
     attempt = 1
     while True:
         meta = LlmRequestMeta(provider=candidate.provider.name, model=candidate.model, attempt=attempt)
+        # Before the request, so that a process that dies during it leaves a trace of a request that may have been
+        # billed.
         turn.emit(LlmRequestSent(turn=turn.number, meta=meta))
         started = turn.seams.clock.monotonic()
         shown: list[str] = []

@@ -70,6 +70,7 @@ class AllowedProvider:
     async def close(self) -> None:
         await self._provider.close()
 
+    # Also for token counts: they send the prompt to the vendor.
     def _check(self, request: ModelRequest) -> None:
         if not is_allowed(ModelName(self.name, request.model), self._allowed):
             raise ModelNotAllowed(

@@ -18,8 +18,11 @@ from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, To
 from metier.providers.base import ModelRequest
 from metier.providers.wire import Wire, serialize
 
+# Every vendor answers 400 for a call without a result, so one is made up.
 NO_RESULT = "No result: the call was interrupted before it finished"
+# A history that ends with the model's turn is rejected, or taken as the beginning of the reply.
 CONTINUE = "Continue."
+# Trimming may remove the first user turn, but vendors want a history to start with one.
 OMITTED = "(Earlier messages were left out.)"
 
 OPEN_PIECES = 2
@@ -232,6 +235,7 @@ def convert_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozen
                 used.add(call.id)
                 reply.append(call)
                 answers.append(results.take(part, wire_id=call.id))
+            # Reasoning is signed or encrypted by its vendor; any other one rejects it.
             case ThinkingPart() if part.provider != dialect.provider:
                 pass
             case TextPart() if not part.text.strip():
@@ -240,6 +244,7 @@ def convert_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozen
                 reply.append(part)
             case ToolResultPart() | MediaPart():
                 pass
+    # Anthropic rejects a turn in which anything precedes the results of the calls before it.
     inputs = (*answers, *results.list_rest())
     turns = [Turn("assistant", tuple(reply))] if reply else []
     return [*turns, Turn("user", inputs)] if inputs else turns

@@ -59,6 +59,7 @@ def exchange(provider: str, seconds: float) -> Generator[None]:
             yield
     except ReplyTooLarge as error:
         raise ReplyBroken(f"{provider} sent more than {MAX_REPLY_BYTES} bytes as a reply") from error
+    # Before the other timeouts, of which it is a subclass: the server is unreachable, not slow.
     except httpx2.ConnectTimeout as error:
         raise connection_lost(provider, error) from error
     except (TimeoutError, httpx2.TimeoutException) as error:
@@ -223,10 +224,12 @@ class Rest:
         request = self._client.build_request(method, self._root + path, content=body, headers=self._headers)
         if trace_parent:
             request.headers[HEADER] = trace_parent
+        # Always as a stream: `send` alone would read a body of any size into memory.
         response = await self._client.send(request, stream=True)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)
+            # Some servers ignore `"stream": true` and send the whole reply.
             if assembly is None or not is_event_stream(response):
                 return await read_object(response, self.server.provider)
             await read_events(response, self.server.provider, _checked(assembly, check))

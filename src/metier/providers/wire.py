@@ -17,6 +17,7 @@ type Wire = dict[str, object]
 """A JSON object on its way to or from a server."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# Not msgspec, which raises for lone surrogates. Without ASCII escapes, text in other scripts is half as long.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 

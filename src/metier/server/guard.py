@@ -246,7 +246,11 @@ def _check_site(headers: Headers, method: str, allowed: frozenset[str]) -> None:
     """Reject requests from pages of other sites, except links that open a page. Raises `HttpProblem`."""
     is_page = method in SAFE and headers.get("sec-fetch-mode", "navigate") == "navigate"
     is_stream = "text/event-stream" in headers.get("accept", "")
+    # Browsers send `Origin` with scripts and forms, not when a user follows a link. Programs send neither header, and
+    # browsers omit `Sec-Fetch-Site` on plain HTTP to other machines.
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    # `same-site` is foreign too: it ignores the port, so a page of any other server on this machine would count as
+    # ours.
     is_foreign = (origin is not None and not is_allowed_origin(origin, allowed)) or site in ("cross-site", "same-site")
     if is_foreign and (not is_page or is_stream or origin is not None):
         raise HttpProblem(403, "foreign_origin", "The request comes from a page of another site")
@@ -346,6 +350,7 @@ def _build_headers(nonce: str) -> dict[str, str]:
     return {
         "content-security-policy": "; ".join(policy),
         "x-content-type-options": "nosniff",
+        # For browsers that don't know `frame-ancestors`.
         "x-frame-options": "DENY",
         # Not `no-referrer`: browsers would then send `Origin: null` with our own forms, and they would be rejected.
         "referrer-policy": "same-origin",

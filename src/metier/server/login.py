@@ -81,6 +81,7 @@ def _sign_in(request: Request, state: ServerState, user: User, following: str) -
 
 def _check_path(following: str) -> str:
     """Return the path if it belongs to this server, else `/`. Browsers read `//host` and `/\\host` as other sites."""
+    # Printable, because browsers drop tabs and line ends from addresses: `/<tab>/host` would become `//host`.
     is_own = following.startswith("/") and not following.startswith(("//", "/\\")) and following.isprintable()
     return following if is_own else "/"
 

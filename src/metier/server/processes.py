@@ -77,6 +77,7 @@ def build_uvicorn_config(config: ServerConfig) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         server_header=False,
+        # Anyone can send `X-Forwarded-For`, so it counts only if it comes from a named proxy.
         proxy_headers=bool(options.trusted_proxies),
         forwarded_allow_ips=list(options.trusted_proxies),
         timeout_graceful_shutdown=GRACE_SECONDS,

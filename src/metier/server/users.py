@@ -104,6 +104,7 @@ class ProxyUsers:
     """By group."""
 
     def is_proxy(self, secret: str) -> bool:
+        # As bytes, because `compare_digest` raises for text with other characters than ASCII.
         return hmac.compare_digest(secret.encode("utf-8", "replace"), self.secret.encode())
 
     def find(self, name: str, groups: str) -> User | None:
@@ -194,6 +195,7 @@ class LoginCodes(Struct, frozen=True):
         """Issue a code that signs in as this user, once, within ten minutes."""
         code = secrets.token_urlsafe(24)
         file = self._find(code)
+        # Private before it has content, whatever the umask is.
         file.touch(mode=0o600)
         file.write_text(json.dumps([user.name, user.role]), encoding="utf-8")
         return code

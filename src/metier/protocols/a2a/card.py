@@ -55,6 +55,7 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     def name_task(self, message_id: str) -> str:
         """Return the run ID of a message. A repeated message gets the same ID, so it never starts a second run."""
+        # Hashed, because callers choose message ids of any characters and length, and a run's id names a folder.
         return f"{self.prefix}{_digest(message_id)[:_TASK_DIGITS]}"
 
     def name_context(self, context_id: str) -> str:

@@ -93,6 +93,7 @@ def read_message(message: Message) -> Incoming:
                 texts.append(part.text)
             case "data":
                 found = cast("JsonValue", MessageToDict(part.data))  # a protobuf value is JSON
+                # Only an object has names, which can be inputs of a task.
                 if isinstance(found, dict):
                     values |= found
                 else:
@@ -278,12 +279,14 @@ class RunTasks(RequestHandler):
             statuses = [await self._get_status(row) for row in rows]
         if params.status:
             statuses = [status for status in statuses if get_task_state(status) == params.status]
+        # A row's number and not an offset: tasks that start between two requests must not shift the pages.
         before = int(params.page_token or 0)
         later = [status for status in statuses if not before or status.row.number < before]
         page = later[:size]
         tasks = [self._build(status, caller) for status in page]
         for task in tasks:
             task.ClearField("history")
+            # The protocol leaves artifacts out of lists unless the caller asks for them.
             if not params.include_artifacts:
                 task.ClearField("artifacts")
         token = str(page[-1].row.number) if len(later) > size else ""
@@ -408,6 +411,7 @@ class RunTasks(RequestHandler):
 
     async def _find(self, run_id: str, caller: Caller) -> RunStatus:
         """Return the run. Raises `TaskNotFoundError`, also for a run of another caller or agent."""
+        # The same error for both cases, so that a caller can't find out which tasks others have.
         row = await self._runtime.store.find_run(run_id) if run_id.startswith(caller.prefix) else None
         if row is None:
             raise TaskNotFoundError
@@ -436,6 +440,7 @@ class RunTasks(RequestHandler):
                 yield task
                 continue
             for artifact in task.artifacts:
+                # A run has its artifacts at its end only, so each one is complete in a single event.
                 yield TaskArtifactUpdateEvent(
                     task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True
                 )

@@ -32,6 +32,7 @@ def mount(app: Starlette, state: MountingServer) -> None:
     state.access.public.add(CARD)
     contexts = _Contexts(state)
     tasks = RunTasks(state)
+    # Version 0.3 has other method names (`message/send`) and states; the dispatcher translates them.
     rpc = JsonRpcDispatcher(request_handler=tasks, context_builder=contexts, enable_v0_3_compat=True)
     routes: list[BaseRoute] = [Route(CARD, _Cards(state, is_public=True).serve)]
     for base in ("/a2a", "/a2a/{agent:path}"):

@@ -61,6 +61,7 @@ class Greeting:
 
     def _load(self) -> Editor:
         if self._editor is None:
+            # Late, because importing the runtime takes most of the time that an editor would wait for its first reply.
             module: Any = importlib.import_module("metier.protocols.acp.editor")
             self._editor = module.EditorSessions(self._connection, self._capabilities, self._config)
         assert self._editor is not None

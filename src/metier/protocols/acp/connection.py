@@ -204,10 +204,12 @@ def claim_streams() -> tuple[BinaryIO, BinaryIO]:
     """Reserve stdin and stdout for the protocol: prints go to stderr, and children read nothing."""
     if not _is_descriptor(sys.stdin, 0) or not _is_descriptor(sys.stdout, 1):
         return sys.stdin.buffer, sys.stdout.buffer
+    # By descriptor: libraries and children use 0 and 1 by number, whatever `sys.stdin` and `sys.stdout` are.
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    # A stray print would break the protocol, and on stderr it is at least visible.
     os.dup2(2, 1)
     return source, sink
 

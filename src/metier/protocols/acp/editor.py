@@ -89,11 +89,13 @@ class EditorSessions:
 
     async def _load(self, params: Params) -> Params:
         session = await self._open(params, _get_text(params, "sessionId"))
+        # The protocol wants the whole conversation to be sent before the reply to `session/load`.
         await session.replay()
         # After the reply: questions to the editor must belong to a session that it knows.
         self._connection.spawn(lambda: self._continue_turn(session))
         return self._describe(session)
 
+    # Unlike `session/load`, this method must not send the conversation again: the editor still shows it.
     async def _resume(self, params: Params) -> Params:
         session = await self._open(params, _get_text(params, "sessionId"))
         self._connection.spawn(lambda: self._continue_turn(session))

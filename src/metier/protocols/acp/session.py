@@ -330,6 +330,7 @@ class Session:
         content = question.arguments.get("content")
         if question.tool == "Write" and path is not None and isinstance(content, str):
             before = await self._buffers.read(path)
+            # Against the editor's buffer if possible: the file on disk may lack changes that the user sees.
             return [build_diff(path, read_text(path) if before is None else before, content, redactor=self._redactor)]
         preview = question.asked.preview if question.asked is not None else ""
         text = show_call_text(preview, self._redactor)
@@ -385,6 +386,7 @@ class Session:
         for state, turn in await self.chat.list_turns():
             self.send(build_message("user_message_chunk", self._redactor.redact(turn.said)))
             updates = RunUpdates(self.workspace, self._redactor, self.send)
+            # The conversation has the answer even if the log of its run is gone or damaged.
             with suppress(LogError):
                 for record in read_events(self._base.folder(state.run_id) / FILE_NAME):
                     updates.write(record)
@@ -415,6 +417,7 @@ def _read_answer(turn: RunStatus, text: str) -> Answer:
 
 
 def _get_stop_reason(state: RunState, *, is_cancelled: bool) -> str:
+    # The protocol requires this reason, never an error, after `session/cancel`.
     if is_cancelled or state.status == "canceled":
         return "cancelled"
     return (

@@ -31,6 +31,7 @@ _MAX_HELD_LENGTH = 4096
 """Characters held back of an incomplete word that has control or invisible characters."""
 _CHANGING = frozenset({"Write", "Edit"})
 _STATES = {"running": "in_progress", "waiting": "pending", "succeeded": "completed"}
+# The protocol has no word for an entry that was dropped.
 _PLAN = {"pending": "pending", "in_progress": "in_progress", "done": "completed", "dropped": "completed"}
 _END_OF_REPLY = frozenset({"llm_response_received", "llm_request_failed"})
 
@@ -63,6 +64,7 @@ class RunUpdates:
                 # Before the step starts, because the step changes the file.
                 path = find_path(step.arguments, self._workspace)
                 self._before.setdefault(call_id, None if path is None else read_text(path))
+            # By identity: views are immutable, so another object means that the step changed.
             if self._sent.get(call_id) is not step and step.kind != "control":
                 self._tell_step(call_id, step)
         if self.view.plan != plan:
@@ -160,11 +162,13 @@ def build_message(kind: str, text: str) -> Update:
 
 
 def build_diff(path: Path, before: str | None, after: str, *, redactor: Redactor) -> Update:
+    # None is the protocol's word for a new file.
     old = None if before is None else redactor.redact(before)
     return {"type": "diff", "path": str(path), "oldText": old, "newText": redactor.redact(after)}
 
 
 def build_plan(view: RunView) -> list[Update]:
+    # The protocol requires a priority, and plans have none.
     return [{"content": step.step, "priority": "medium", "status": _PLAN[step.status]} for step in view.plan]
 
 

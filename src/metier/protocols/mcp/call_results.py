@@ -42,6 +42,7 @@ def build_result(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResu
     """Build the result of a call. Raises `MCPError` for a fault of the host."""
     state = status.state
     if is_host_fault(status):
+        # A protocol error, because a model that reads an error result would call the tool again in vain.
         raise build_fault(endpoint, status)
     if not status.is_over:
         return build_error(f"{describe_waiting(endpoint, status)} It is run {state.run_id}.")

@@ -116,6 +116,7 @@ async def complete(endpoint: McpEndpoint, ctx: Context, params: types.CompleteRe
         prefix = params.argument.value
         is_id = prefix.isascii() and len(prefix) < _MAX_NAME_LENGTH
         own = readable_prefix(ctx)
+        # Both prefixes must match. If neither continues the other, no run of this caller can.
         longer = prefix if prefix.startswith(own) else own if own.startswith(prefix) else ""
         rows = await endpoint.runtime.store.list_runs(prefix=longer, limit=100) if is_id and (longer or not own) else []
         values = [row.run_id for row in rows]

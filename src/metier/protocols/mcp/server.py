@@ -60,6 +60,7 @@ async def open_endpoint(
             yield McpEndpoint(runs=runs, clean=build_host_cleaner(host), redactor=build_host_redactor(host), link=link)
         finally:
             with anyio.CancelScope(shield=True):
+                # Also when canceled: a run that isn't released has no driver until its lease expires.
                 await runs.close()
 
 

@@ -147,6 +147,7 @@ def read_cursor(cursor: str | None, *, most: int) -> int:
     """Return the index of a page's first item. Raises `MCPError`."""
     if cursor is None:
         return 0
+    # `isdigit` accepts superscripts, which `int` rejects, and `int` refuses texts of thousands of digits.
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 12 or int(cursor) > most:
         raise MCPError(code=types.INVALID_PARAMS, message="The cursor was not given here")
     return int(cursor)

@@ -48,6 +48,7 @@ async def get_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> d
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
     row = await _get_row(endpoint, run_id)
+    # Another process drives it, so nothing has to be continued here.
     with suppress(LeaseHeld):
         await endpoint.runs.claim(run_id)
     status = await endpoint.runtime.get_status(run_id)
@@ -116,6 +117,7 @@ def describe_task(endpoint: McpEndpoint, row: RunRow, status: RunStatus, *, clie
 
 def _find_status(endpoint: McpEndpoint, status: RunStatus, client: Client) -> str:
     if status.is_over:
+        # A failed task carries a protocol error. A run that failed by itself has a result, which the model can act on.
         if is_host_fault(status):
             return "failed"
         return "cancelled" if status.status == "canceled" else "completed"

@@ -50,6 +50,7 @@ _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAME_LENGTH = 128
 _MAX_DESCRIPTION_LENGTH = 4_000
 
+# Clients decide by these hints whether to ask their user. A run may do anything, so they are the most cautious ones.
 _WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 MAX_ARGUMENT_CHARACTERS = 1_000_000
 """Bytes of JSON."""
@@ -111,6 +112,7 @@ def _build_input(item: InputSpec) -> JsonValue:
     built: dict[str, JsonValue] = dict(item.value_schema or {"type": "string"})
     if item.description:
         built.setdefault("description", item.description)
+    # The default is text, which would contradict a schema of another type.
     if item.default is not None and built.get("type") == "string":
         built.setdefault("default", item.default)
     return built

@@ -113,6 +113,7 @@ _AND = r"(?:and|und|et|y)"
 _ENDED = rf"(?:[,;.!?]\s+(?:{_AND}\s+)?|\s+{_AND}\s+)"
 _MAYBE_ENDED = rf"(?:[,;.!?])?\s+(?:{_AND}\s+)?"
 
+# All repetitions are bounded, so that a quote that is never closed doesn't make the search quadratic.
 _PROTECTED = re.compile(
     r"```.{0,5000}?```|`[^`\n]{0,500}`|\"[^\"]{0,1000}\"|“[^“”]{0,1000}[“”]|„[^„“”]{0,1000}[“”]|«[^«»]{0,1000}»"
     r"|(?<!\w)'[^'\n]{0,500}'(?!\w)|‘[^‘’\n]{0,500}’(?!\w)|「[^「」]{0,500}」|\((?!\d+\))[^()]{0,500}\)",

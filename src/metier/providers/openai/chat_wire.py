@@ -42,6 +42,7 @@ NAME = "openai"
 _STOP_REASONS: Mapping[str, StopReason] = {
     "stop": "end",
     "tool_calls": "tool_calls",
+    # The older name, which some compatible servers still send.
     "function_call": "tool_calls",
     "length": "max_tokens",
     "content_filter": "refusal",
@@ -129,6 +130,7 @@ class StreamAssembly:
         for key in ("id", "model", "usage"):
             if event.get(key):
                 self._head[key] = event[key]
+        # The chunk with the token counts comes last, after the finish reason, and has an empty list of choices.
         for choice in as_objects(event.get("choices")):
             if choice.get("index", 0) != 0:
                 continue
@@ -136,6 +138,8 @@ class StreamAssembly:
             self._finish = as_text(choice.get("finish_reason")) or self._finish
 
     def message(self) -> Wire:
+        # A connection that breaks may look like a normal end of the stream; only a finish reason proves that it's
+        # complete.
         if not self._finish:
             raise ReplyBroken("openai ended the stream before the message was complete")
         message: Wire = {key: "".join(pieces) for key, pieces in self._texts.items() if pieces}
@@ -170,6 +174,7 @@ class StreamAssembly:
 
     def _extend_call(self, index: int, piece: Wire) -> None:
         call = self._calls.setdefault(index, {"id": "", "function": {"name": "", "arguments": ""}})
+        # Only arguments come in pieces. Some servers repeat id and name in each piece, so these aren't joined.
         call["id"] = as_text(call["id"]) or as_text(piece.get("id"))
         function, more = as_object(call["function"]), as_object(piece.get("function"))
         function["name"] = as_text(function["name"]) or as_text(more.get("name"))
@@ -186,6 +191,7 @@ def _parse_message(message: Wire, names: Mapping[str, str], response_id: str) ->
         parts.append(TextPart(text=text))
     for index, call in enumerate(as_objects(message.get("tool_calls"))):
         function = as_object(call.get("function"))
+        # Some servers send no ids. The position keeps ids of parallel calls apart.
         call_id = as_text(call.get("id")) or f"{response_id or 'call'}-{index}"
         parts.append(read_call(call_id, function.get("name"), function.get("arguments"), names=names))
     return tuple(parts)
@@ -277,6 +283,7 @@ def _media_piece(part: MediaPart, media: Mapping[str, bytes]) -> Wire:
 
 
 def _call(part: ToolCallPart) -> Wire:
+    # JSON text inside JSON: the format sends arguments as a string, as the model wrote them.
     arguments = json.dumps(part.arguments, ensure_ascii=False)
     return {"id": part.id, "type": "function", "function": {"name": wire_name(part.name), "arguments": arguments}}
 

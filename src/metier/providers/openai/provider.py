@@ -28,6 +28,8 @@ class OpenAIProvider(RestProvider):
         headers = {"Authorization": f"Bearer {connection.key}"} if connection.key else {}
         super().__init__(connection, root=root, headers=headers)
         self._is_own_server = urlsplit(root).hostname == _OWN_HOST
+        # Most compatible servers only have chat completions; OpenAI returns reasoning for later requests only in
+        # responses.
         self._speaks_responses = connection.api == "responses" or (connection.api == "auto" and self._is_own_server)
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
@@ -67,14 +69,17 @@ class OpenAIProvider(RestProvider):
         body = responses.build_body(request, facts, self._cache, stream=observe is not None)
         assembly = responses.StreamAssembly(observe) if observe is not None else None
         reply = await self._fetch("/responses", body, assembly, trace_parent=request.trace_parent)
+        # The HTTP status is 200 even so.
         if reply.get("status") == "failed":
             raise failure_of_event(self._rest.server, as_object(reply.get("error")))
         return responses.parse_reply(reply, request)
 
     @override
     def _check_event(self, event: Wire) -> None:
+        # An event with a response reports its failure there, and `_ask_responses` reads it.
         if event.get("error") and "response" not in event:
             raise failure_of_event(self._rest.server, as_object(event.get("error")))
+        # Its type is always `error`; without it, `code` decides about the kind of failure.
         if event.get("type") == "error":
             raise failure_of_event(self._rest.server, {**event, "type": ""})
 

@@ -151,10 +151,13 @@ def _parse_item(item: Wire, names: Mapping[str, str], model: str) -> list[Part]:
             return [TextPart(text=text) for text in texts if text]
         case "reasoning":
             summary = "\n\n".join(as_text(piece.get("text")) for piece in as_objects(item.get("summary")))
+            # All that a later request must send back. A reasoning item without its encrypted content would be looked up
+            # on the server, which has stored nothing.
             sealed = {"model": model, "id": item.get("id"), "encrypted_content": item.get("encrypted_content")}
             signature = json.dumps(sealed) if item.get("encrypted_content") else ""
             return [ThinkingPart(text=summary, signature=signature, provider=NAME)]
         case "function_call":
+            # `id` names the item in the response; results refer to `call_id`.
             call_id = as_text(item.get("call_id")) or as_text(item.get("id"))
             return [read_call(call_id, item.get("name"), item.get("arguments"), names=names)]
         case _:
@@ -181,6 +184,7 @@ def _items(part: Part, turn: Turn, request: ModelRequest) -> list[Wire]:
     match part:
         case TextPart():
             if turn.role == "assistant":
+                # The server rejects `input_text` in a message of the assistant.
                 content: list[Wire] = [{"type": "output_text", "text": part.text}]
                 return [{"type": "message", "role": "assistant", "content": content}]
             return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": part.text}]}]

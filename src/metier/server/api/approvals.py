@@ -89,6 +89,7 @@ async def _decide(
 ) -> Response:
     async def work(_once: Once) -> Document:
         question = await state.runtime.approvals.get(approval)
+        # A denial needs no hash: to refuse a call that is not the reviewed one does no harm.
         return approval_as_json(await decide(state, question, reply, seen=wanted.hash or question.hash))
 
     return answer(state, await run_once(request, key, work))

@@ -44,6 +44,7 @@ async def list_tasks(state: State) -> Response:
     return answer_page(state, await run_sync(_read_tasks, state.host))
 
 
+# Before the route of a task: ids contain slashes, so its path would match this address too.
 @router.get("/tasks/{task:path}/input-schema", response_model=dict[str, JsonValue])
 async def get_input_schema(state: State, task: TaskName) -> Response:
     """Return the JSON Schema of a task's inputs, for forms."""

@@ -54,6 +54,7 @@ async def read_queue(state: ServerState) -> QueueHealth:
     store = state.runtime.store
     rows = await store.list_stale(queue=state.queue, limit=_MAX_COUNTED)
     now = state.host.clock.now()
+    # Never negative: workers write these times, and the clocks of their machines may be ahead.
     oldest = max((max(0.0, (now - row.updated_at).total_seconds()) for row in rows), default=0.0)
     lost = sum(bool(row.left_by) for row in rows)
     # Idle workers leave no trace in the store, so only those that drive a run are seen.
@@ -98,6 +99,7 @@ async def get_cost(
 async def get_metrics(state: State) -> Response:
     """Return metrics in the text format of Prometheus."""
     text = "".join(f"{line}\n" for line in await _measure(state))
+    # The version is that of the text format.
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -115,6 +115,7 @@ def use_limits(state: ServerState, limits: RunLimits) -> Runtime:
     if not given:
         return state.runtime
     host, config = state.runtime.host, state.config
+    # The limits are checked like flags of the command line, with the same messages.
     opened = open_host(
         config.folder,
         environ=config.environ,

@@ -87,6 +87,7 @@ async def send(page: Here, context_id: str) -> Response:
 
 async def _send(page: Page, chat: Chat, message: str) -> Response:
     """Start a turn; the pool or a worker drives it. Raises `LeaseHeld` while the previous one is being answered."""
+    # Browsers send every line end of a form as CRLF.
     text = message.replace("\r\n", "\n").strip()
     if not text or len(text) > _MAX_MESSAGE_LENGTH:
         raise UsageError("The message is empty or too long", hint=f"Write up to {_MAX_MESSAGE_LENGTH:,} characters")

@@ -140,6 +140,7 @@ async def decide_many(page: Here) -> Response:
         raise UsageError("Nothing is marked", hint="Mark the approvals to decide together")
     failed: list[str] = []
     for each in marked:
+        # Each mark carries the hash of the call that the user saw.
         name, _, seen = each.partition(":")
         try:
             question = await page.state.runtime.approvals.get(name)
@@ -202,6 +203,7 @@ def _read_limit(name: str, text: str) -> RaisedLimits:
     try:
         match name:
             case "max_turns":
+                # The form suggests large numbers as `1e+06`, which `int` alone rejects.
                 return RaisedLimits(max_turns=int(float(text)))
             case "max_cost_usd":
                 return RaisedLimits(max_cost_usd=float(text))

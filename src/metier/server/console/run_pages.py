@@ -319,6 +319,7 @@ async def fork_here(page: Here, row: ThisRun) -> Response:
     at = form.get("at", "")
     if not at.isdecimal() or len(at) > 9:
         raise UsageError("The entry to fork at is not a number", hint="Use the slider of the run")
+    # Browsers send every line end of a form as CRLF, so an unchanged text would look changed.
     message = form.get("task", "").replace("\r\n", "\n").strip()
     # An unchanged message is not passed on: a new one would turn a task with steps into a plain message.
     edited = "" if message == row.task.strip() else message

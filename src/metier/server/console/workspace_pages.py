@@ -118,6 +118,7 @@ async def _render_policy(
 async def try_rules(page: Here) -> Response:
     """Test a draft of the rules on past runs, or save it."""
     form = await page.read_form()
+    # Browsers send every line end of a form as CRLF.
     draft, before = form.get("rules", "").replace("\r\n", "\n"), form.get("saved", "").replace("\r\n", "\n")
     if len(draft) > _MAX_RULES_LENGTH:
         raise UsageError("The rules are too long", hint=f"Keep them within {_MAX_RULES_LENGTH:,} characters")
