@@ -328,22 +328,32 @@ def get_kind(action: str, tool: str) -> StepKind:
     return "skill" if action == "call_skill" else "tool"
 
 
-def _start_step(view: RunView, payload: StepStarted, record: EventRecord) -> RunView:
-    asked = _find_asked(view, payload.step_id, tool=payload.tool, arguments=payload.arguments)
-    step = StepView(
+def _build_step(
+    view: RunView, payload: StepStarted | CallRefused, record: EventRecord, *, asked: StepView | None
+) -> StepView:
+    """Build the view of a call that started or was refused. `asked` is the step under which it was asked about."""
+    tool = payload.tool or payload.action
+    return StepView(
         step_id=payload.step_id,
         turn=view.turn,
         skill=payload.skill_name or view.skill,
-        tool=payload.tool or payload.action,
-        line=build_line(payload.tool or payload.action, payload.arguments),
+        tool=tool,
+        line=build_line(tool, payload.arguments),
         arguments=get_own_arguments(payload.arguments),
         kind=get_kind(payload.action, payload.tool),
         started_at=record.timestamp,
         rule=payload.rule,
+        approval_id=asked.approval_id if asked else "",
+    )
+
+
+def _start_step(view: RunView, payload: StepStarted, record: EventRecord) -> RunView:
+    asked = _find_asked(view, payload.step_id, tool=payload.tool, arguments=payload.arguments)
+    step = replace(
+        _build_step(view, payload, record, asked=asked),
         verdict=payload.verdict,
         effect=payload.effect,
         idempotency_key=payload.idempotency_key,
-        approval_id=asked.approval_id if asked else "",
         child_run_id=asked.child_run_id if asked else "",
         attempts=asked.attempts if asked else 1,
     )
@@ -356,21 +366,8 @@ def _refuse_call(view: RunView, payload: CallRefused, record: EventRecord) -> Ru
     if known is not None and known.state == "denied" and known.approval_id:
         return view  # a user said no to it, and that is shown with their reason
     asked = _find_asked(view, payload.step_id, tool=payload.tool, arguments=payload.arguments)
-    step = StepView(
-        step_id=payload.step_id,
-        turn=view.turn,
-        skill=payload.skill_name or view.skill,
-        tool=payload.tool or payload.action,
-        line=build_line(payload.tool or payload.action, payload.arguments),
-        arguments=get_own_arguments(payload.arguments),
-        state=payload.status,
-        kind=get_kind(payload.action, payload.tool),
-        started_at=record.timestamp,
-        error=sanitize(payload.reason),
-        rule=payload.rule,
-        approval_id=asked.approval_id if asked else "",
-    )
-    return _put(view, step, old=asked)
+    step = _build_step(view, payload, record, asked=asked)
+    return _put(view, replace(step, state=payload.status, error=sanitize(payload.reason)), old=asked)
 
 
 def _end_step(view: RunView, payload: SkillStepExecuted, record: EventRecord) -> RunView:
