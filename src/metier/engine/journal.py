@@ -55,7 +55,7 @@ class RunLog:
         self._lease = lease
         self._writer = writer
         self.is_disk_full = False
-        """Return True if the disk is full. Recorded entries are safe, but no new work may start."""
+        """True if the disk is full. Recorded entries are safe, but no new work may start."""
         self._inferred: list[StoredEntry] = []
         """Inferred entries: folded into the state, not yet in the journal."""
         self._pending: list[_PendingEvent] = []

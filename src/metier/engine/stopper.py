@@ -38,7 +38,7 @@ class Stopper:
         self._signals = 0
         self._ending: RunFailed | RunPaused | None = None
         self.is_handing_back = False
-        """Return True if the next worker that claims the run continues it."""
+        """True if the next worker that claims the run continues it."""
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
         self._leases: list[HeldLease] = []

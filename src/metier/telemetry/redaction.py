@@ -266,7 +266,7 @@ class RedactionStream:
         self._held = ""
         self._dropping: re.Pattern[str] | None = None
         self._waits_for_key = False
-        """Return True if the held text starts with an unfinished private key."""
+        """True if the held text starts with an unfinished private key."""
         self._shown = 0
         self._found: list[Finding] = []
 

@@ -83,7 +83,7 @@ class Session:
         self._arrived = anyio.Event()
         self._is_working = False
         self._is_planned = False
-        """Return True if the last turn ended with an answer."""
+        """True if the last turn ended with an answer."""
         host = chat.runtime.host
         self._output = build_output_redactor(list_host_secrets(host))
         scope = "in this conversation"

@@ -96,7 +96,7 @@ class Terminal:
         self._pending: list[str] = []
         """Text that the next frame writes, all at once."""
         self._ends_blank = False
-        """Return True if the last line above the prompt is blank, so that the next block needs no blank line."""
+        """True if the last line above the prompt is blank, so that the next block needs no blank line."""
         self._is_away = False
         """True while an editor uses the screen."""
         self._pasted: dict[str, str] = {}

@@ -74,7 +74,7 @@ class Follower:
         """Events computed from the journal, until they are shown."""
         self._teller = JournalReplayer(runtime.host, run_id, self._computed)
         self._is_elsewhere = False
-        """Return True if the driver's log is on another machine."""
+        """True if the driver's log is on another machine."""
         self._next_look = 0.0
         self._reader = PartialReader(self._path.parent)
         self._partials: list[Partial] = []
