@@ -296,7 +296,7 @@ def check_status(status: int, agent: str) -> None:
         raise NotFound(message, hint="Check the url of model.providers.a2a.agents", status=status)
     if status >= 500 or status == 429:
         raise ServerFailed(message, status=status)
-    # Redirects end here too: following one would send the token to an address that nobody configured.
+    # Redirects end here too: following one would send the token to an address that the user did not configure.
     raise BadRequest(message, status=status)
 
 

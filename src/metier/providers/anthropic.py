@@ -253,7 +253,7 @@ def _parse_block(block: Wire, names: Mapping[str, str]) -> Part | None:
         case "thinking":
             text, signature = as_text(block.get("thinking")), as_text(block.get("signature"))
             return ThinkingPart(text=text, signature=signature, provider=NAME)
-        # Kept although nobody can read it: the server wants it back in front of the calls that followed it.
+        # Kept although it is unreadable: the server wants it back in front of the calls that followed it.
         case "redacted_thinking":
             return ThinkingPart(signature=_REDACTED + as_text(block.get("data")), provider=NAME)
         case "tool_use":

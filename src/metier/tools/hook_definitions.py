@@ -90,6 +90,7 @@ def matches(hook: HookCommand, subjects: Iterable[str]) -> bool:
     if hook.matcher in _EVERYTHING:
         return True
     pattern = re.compile(hook.matcher)
+    # The whole name, as in other programs: `Write` must not match `TodoWrite`.
     return any(pattern.fullmatch(subject) is not None for subject in subjects)
 
 
@@ -121,6 +122,7 @@ def _read_timeout(value: object, info: ValidationInfo) -> float:
         seconds = float(value.value)
     except ValueError:
         seconds = 0.0
+    # The limit is ours, so a file that is valid for its own program isn't refused for it.
     if seconds > MAX_TIMEOUT_SECONDS and _is_foreign(info):
         return MAX_TIMEOUT_SECONDS
     if not 0 < seconds <= MAX_TIMEOUT_SECONDS:

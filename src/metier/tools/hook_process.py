@@ -53,6 +53,7 @@ def build_input(moment: HookMoment) -> dict[str, JsonValue]:
         "session_id": moment.session_id,
         "transcript_path": str(moment.transcript),
         "cwd": str(moment.workspace),
+        # Words of the convention that existing hooks compare with.
         "permission_mode": "bypassPermissions" if moment.profile == "permissive" else "default",
         "hook_event_name": moment.event,
         "run_id": moment.run_id,
@@ -65,6 +66,7 @@ def describe_call(tool: str, arguments: Mapping[str, JsonValue], workspace: Path
     known = dict(arguments)
     for own, other in _RENAMED.get(tool, {}).items():
         if own in known:
+            # Both names, so that hooks written for either program find the field.
             known.setdefault(other, known[own])
     path = known.get(_PATH)
     if tool in _FILE_TOOLS and isinstance(path, str):

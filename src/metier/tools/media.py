@@ -90,6 +90,7 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
                 raise _refuse(name, f"has {opened.width} × {opened.height} pixels")
             if opened.mode in ("RGB", "RGBA", "L", "CMYK"):
                 opened.thumbnail((MAX_EDGE, MAX_EDGE))  # first, because the copies below of a huge image take gigabytes
+            # Scaled and converted images lose their EXIF data, and with it the orientation.
             picture = ImageOps.exif_transpose(opened)
             has_holes = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_holes else "RGB")
@@ -129,12 +130,14 @@ def _size_gif(data: bytes) -> Size | None:
 def _size_webp(data: bytes) -> Size | None:
     match data[12:16]:
         case b"VP8X":
+            # This variant and the next store the size minus one.
             return _positive(int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1)
         case b"VP8L":
             bits = int.from_bytes(data[21:25], "little")
             return _positive((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
         case b"VP8 ":
             width, height = int.from_bytes(data[26:28], "little"), int.from_bytes(data[28:30], "little")
+            # The two upper bits are a scaling hint for display.
             return _positive(width & 0x3FFF, height & 0x3FFF)
         case _:
             return None

@@ -135,5 +135,6 @@ def _fold(name: str) -> str:
     if not name.isascii():
         letters = unicodedata.normalize("NFKC", name)
         plain = "".join(letter for letter in letters if unicodedata.category(letter) != "Cf")
+    # Windows ignores dots and blanks at the end of a name; HFS+ ignores the invisible characters removed above.
     plain = plain.casefold().split(":", 1)[0].rstrip(". ") or plain
     return _SHORT_NAMES.get(plain, plain)

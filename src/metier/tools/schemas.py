@@ -65,6 +65,7 @@ def _is_text(value: JsonValue) -> bool:
 
 
 def _is_count(value: JsonValue) -> bool:
+    # By type and not `isinstance`, because in Python `True` is an integer.
     return type(value) is int and value >= 0
 
 

@@ -45,6 +45,7 @@ def replace_exactly(text: str, old: str, new: str, *, every: bool) -> Edited:
         raise ToolFailed("The old text is empty", hint="Use Write to create a file", code="invalid_input")
     if old == new:
         raise ToolFailed("The old and the new text are the same", code="invalid_input")
+    # Models write plain line ends, whatever the file has.
     if _has_windows_lines(text):
         old, new = _to_windows(old), _to_windows(new)
     places = _list_all(text, old)
@@ -74,6 +75,7 @@ def _count_lines(text: str, places: list[int]) -> tuple[int, ...]:
     lines: list[int] = []
     line, behind = 1, 0
     for place in places:
+        # From the last place on: counting from the start each time would take quadratic time.
         line += text.count("\n", behind, place)
         behind = place
         lines.append(line)

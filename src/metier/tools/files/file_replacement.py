@@ -157,6 +157,7 @@ def _write_temporary(target: Target, name: str, data: bytes) -> None:
             os.fchmod(descriptor, stat.S_IMODE(target.status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
         rest = memoryview(data)
         while rest:
+            # `write` may take only a part, for example on a full disk.
             rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:

@@ -82,6 +82,7 @@ def _look(folder: int, name: str) -> FileSnapshot | None:
         return FileSnapshot(state=FileState(kind="other", is_kept=False))
     mode = stat.S_IMODE(status.st_mode) & _MODE_BITS
     if status.st_size > MAX_BYTES:
+        # Size and time instead of a hash, because reading a large file at each step would take too long.
         marker = f"{status.st_size} {status.st_mtime_ns}"
         return FileSnapshot(state=FileState(sha256=f"large {marker}", mode=mode, is_kept=False))
     # O_NONBLOCK: a pipe that has just replaced the file would wait for a writer.
@@ -98,6 +99,7 @@ def _write(folder: int, name: str, data: bytes, *, mode: int) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
+        # By `fchmod`: the mode given to `open` would be reduced by the umask.
         os.fchmod(file.fileno(), mode & _MODE_BITS)
         os.fsync(file.fileno())
 
@@ -113,6 +115,7 @@ def _remove(workspace: Path, path: str) -> None:
     while parent != Path():
         try:
             with _Folder(workspace, str(parent), create=False) as (folder, name):
+                # It fails for a folder with other files, which ends the loop.
                 os.rmdir(name, dir_fd=folder)
         except OSError:
             return

@@ -72,8 +72,10 @@ def decode(data: bytes) -> FileText | None:
         if data.startswith(bom):
             return _try(data[len(bom) :], encoding, bom)
     sample = data[:_SAMPLE_BYTES]
+    # No text in a single-byte encoding has zero bytes.
     if b"\0" in sample:
         return _try(data, wide) if (wide := _guess_wide(sample)) else None
+    # Latin-1 decodes any bytes and gives them back unchanged, so it must come last.
     return _try(data, "utf-8") or (FileText(data.decode("latin-1"), "latin-1") if _looks_like_text(sample) else None)
 
 

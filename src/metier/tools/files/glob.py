@@ -91,6 +91,7 @@ def _split(text: str) -> list[str]:
 
 def _compile(part: str) -> re.Pattern[str]:
     """Compile a part. The expressions of `fnmatch` don't backtrack, so matching takes linear time."""
+    # `fnmatch` only knows `!` for the characters that don't match.
     return re.compile(translate(part.replace("[^", "[!")))
 
 
@@ -166,6 +167,7 @@ class _Walk:
             if self.stopped_in is not None:
                 return
             try:
+                # By descriptor: a folder that was replaced by a link since `scandir` must not lead elsewhere.
                 child = os.open(name, READ_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             except OSError:
                 continue  # removed, replaced by a link, or not readable

@@ -60,9 +60,11 @@ class SearchExpression:
         """Raises `ToolFailed` for an invalid expression, or one outside the subset."""
         _check(text)
         options = re2.Options()
+        # Otherwise RE2 prints invalid expressions to stderr.
         options.log_errors = False
         options.never_nl = True  # a match never spans lines, as in ripgrep
         options.case_sensitive = not ignore_case
+        # Counted repetitions such as `(a{1000}){1000}` would compile to gigabytes.
         options.max_mem = _MAX_PROGRAM_BYTES
         try:
             self._compiled = _compile(f"(?m:{text})".encode(), options)
@@ -285,6 +287,7 @@ class Grep(FolderTool):
         except ToolFailed:
             return b""
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)) and (found := decode(data)):
+            # RE2 searches UTF-8 only.
             data = found.text.encode("utf-8", "surrogatepass")
         return b"" if is_binary(data) else data.replace(b"\r\n", b"\n")
 

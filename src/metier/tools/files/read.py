@@ -53,6 +53,7 @@ class Read(FileTool):
         if found is None:
             raise ToolFailed(f"File {path!r} is not text but {describe_kind(data)} of {len(data)} bytes", code="binary")
         lines = found.text.split("\n")
+        # The last line end doesn't start another line.
         if lines[-1] == "":
             lines.pop()
         if start > max(len(lines), 1):

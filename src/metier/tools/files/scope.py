@@ -25,6 +25,7 @@ from metier.tools.protected import is_closed, protected, recorded
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777
 """Restricted by the process's umask, as usual."""
+# On other systems these are absolute; here they would be names in the workspace that no user expects.
 _DRIVE = re.compile(r"[A-Za-z]:(?:/|$)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")

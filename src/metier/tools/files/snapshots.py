@@ -39,6 +39,7 @@ MAX_CHANGES = 2_000
 MAX_CHANGED_BYTES = 64 * 1024 * 1024
 _PLAIN_MODES = (0o644, 0o755)
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge !diff\n"
+# Written instead of `git init`, which would copy templates with hooks and probe the file system.
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tsymlinks = true\n"
 _CONVERTING_SETTINGS = re.compile(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
 _CONVERTING_ATTRIBUTES = re.compile(
@@ -178,12 +179,14 @@ class Snapshots:
         return Changed(path, states[0], states[1], tuple(kept))
 
     def _find(self, tree: str, path: str) -> _Side | None:
+        # Literal, because a path may contain the characters of a pattern.
         row = self._run("ls-tree", "-z", tree, "--", f":(literal){path}")
         head, _, _ = row.partition(b"\t")
         words = head.decode().split()
         return _Side(mode=words[0], object=words[2]) if words and words[0] != _REPOSITORY else None
 
     def _list_differences(self, before: str, after: str) -> dict[str, tuple[_Side, _Side]]:
+        # A rename would be one row with two paths, but undo needs to know what happened to each path.
         rows = self._run("diff-tree", "-r", "-z", "--no-renames", "--raw", "--full-index", before, after).split(b"\0")
         found: dict[str, tuple[_Side, _Side]] = {}
         for head, path in zip(rows[0::2], rows[1::2], strict=False):
@@ -197,6 +200,7 @@ class Snapshots:
         small: list[str] = []
         left = MAX_CHANGED_BYTES
         for name, _, size in (line.partition(" ") for line in sizes.decode().splitlines()):
+            # `NAME missing` for objects that aren't there, such as the commit of a nested repository.
             if size.isdecimal() and int(size) <= min(MAX_BYTES, left):
                 small.append(name)
                 left -= int(size)
@@ -255,6 +259,7 @@ class Snapshots:
         lines = [f"/{_escape(name)}" for name in self._excluded]
         if repository is not None:
             self._borrow(*repository)
+            # First, because git lets the last matching pattern decide: the user's file must not include the runs again.
             lines.insert(0, _read_text(repository[1] / "info/exclude"))
         (self._git / "info/exclude").write_text("\n".join([*lines, ".metier-*.tmp", ""]), encoding="utf-8")
         # Last, so that a folder that was left incomplete by a kill is built again.
@@ -283,6 +288,7 @@ class Snapshots:
             return
         (self._git / "objects/info/alternates").write_text(f"{shared / 'objects'}\n")
         if (own / "index").is_file():
+            # A copy: git updates an index even when it only compares, and would take the lock of the user's.
             shutil.copy(own / "index", self._git / "index")
             if self._is_converting(shared):
                 (self._git / "index").unlink()

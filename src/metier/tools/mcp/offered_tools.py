@@ -76,6 +76,7 @@ def mark_claims(infos: Iterable[ToolInfo], *, is_trusted: bool) -> tuple[ToolInf
 
 def compare_listings(known: Iterable[ToolInfo], found: Iterable[ToolInfo]) -> dict[str, Difference]:
     """Return the differences by name of the tool; empty if nothing changed."""
+    # Without the trust mark: a setting of the user must not look like a change by the server.
     before = {info.name: info for info in mark_claims(known, is_trusted=False)}
     after = {info.name: info for info in mark_claims(found, is_trusted=False)}
     differences: dict[str, Difference] = {}
@@ -140,6 +141,7 @@ def _clean_schema(schema: Schema, clean: Clean) -> Schema:
     """Redact the texts for the model. Names and values stay unchanged, because calls must match them."""
     cleaned = _clean_node(schema, clean)
     assert isinstance(cleaned, dict)
+    # Some servers omit the type, and model providers reject such a schema.
     return {"type": "object", **cleaned}
 
 

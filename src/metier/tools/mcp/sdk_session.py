@@ -54,6 +54,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._inner.handle_async_request(request)
+        # Messages are sent by POST. Servers without a stream of their own rightly refuse the GET for it with 405.
         if request.method == "POST" and not response.is_success:
             self.refused = response.status_code
         if response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -315,6 +316,7 @@ class _SdkConversation:
         shown = [await run_sync(_render, block) for block in result.content]
         texts, media = [text for text, _ in shown], tuple(each for _, each in shown if each is not None)
         structured = result.structured_content
+        # By the specification, structured content is repeated as text; only some servers leave the text out.
         if structured is not None and not any(isinstance(block, types.TextContent) for block in result.content):
             return Reply(ok=not result.is_error, output=_JSON.validate_python(structured), media=media)
         return Reply(ok=not result.is_error, output="\n".join(texts), media=media)

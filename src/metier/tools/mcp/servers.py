@@ -152,6 +152,7 @@ def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> Serve
 
     def expand(text: str) -> str:
         def find(match: re.Match[str]) -> str:
+            # As in a shell, `:-` also replaces an empty value.
             value = environ.get(match[1]) or match[2]
             if value is None:
                 missing.append(match[1])
@@ -216,6 +217,7 @@ class _Server(FileModel):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
+        # The scheme may come from a variable, which isn't expanded yet.
         if not url.startswith(("http://", "https://", "${")):
             raise fault("no_address", "must begin with http:// or https://")
         return url
@@ -376,4 +378,5 @@ class AcceptedServers:
         return True
 
     def _path(self, server: ServerDefinition) -> Path:
+        # The digest is the name, so a changed definition finds no acceptance.
         return self._folder / f"{server.digest(self._workspace)[:32]}.json"

@@ -12,6 +12,7 @@ from metier.telemetry.tracing import VARIABLE
 
 def base_interpreter() -> str:
     """Return the Python that this virtual environment was created from."""
+    # Not the one in the environment, whose folder lies in the project and can be written there.
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -82,6 +83,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 def _has_password(url: str) -> bool:
     try:
+        # Programs also accept `user:password@host:port` without a scheme, which `urlsplit` would take for a path.
         return "@" in urlsplit(url if "//" in url else f"//{url}").netloc
     except ValueError:
         return True

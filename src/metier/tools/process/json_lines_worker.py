@@ -32,6 +32,7 @@ def open_private_package(folder: Path) -> str:
     """
     name = f"_metier_skill_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
     package = ModuleType(name)
+    # A module with a path is a package to the import system; no `__init__.py` is needed.
     package.__path__ = [str(folder)]
     sys.modules[name] = package
     return name

@@ -460,6 +460,7 @@ def list_marked(mark: str) -> list[int]:
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
+            # The environment at the start of the process: a program may change its own later, but not this file.
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:

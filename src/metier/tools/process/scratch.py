@@ -14,6 +14,8 @@ def make_scratch(scratch: str, level: str) -> int:
 
     os.mkdir(scratch, 0o700)  # noqa: PTH102  pathlib is not worth its import here
     folder = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    # Not `lockf`: its exclusive locks need a writable descriptor, which a folder can't have, and closing any other
+    # descriptor of the folder would release them.
     fcntl.flock(folder, fcntl.LOCK_SH)
     for name in ("home", "shm", "empty") if level != "none" else ():
         os.mkdir(name, 0o700, dir_fd=folder)
@@ -50,6 +52,7 @@ def remove_full_tree(path: str) -> None:
 def empty_folder(top: int, name: str, *, device: int, number: int) -> int:
     """Remove a folder's files, move its folders to `top`, and remove it. Returns the last number used for a name."""
     folder = open_own(name, top)
+    # Another device is a mount, whose files aren't ours to remove.
     for entry in os.listdir(folder) if os.fstat(folder).st_dev == device else ():  # noqa: PTH208
         try:
             os.unlink(entry, dir_fd=folder)
@@ -75,6 +78,7 @@ def open_own(name: str, parent: int) -> int:
     """Open a folder for listing and emptying, whatever its mode. Fails for a link."""
     found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
+        # `fchmod` rejects O_PATH descriptors, and `chmod` by name could follow a link that was put there.
         os.chmod(f"/proc/self/fd/{found}", 0o700)  # noqa: PTH101
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY)
     finally:

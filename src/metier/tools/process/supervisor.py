@@ -141,6 +141,7 @@ def become_reaper() -> None:
 def open_child_alarm() -> int:
     """Return a descriptor that becomes readable when a child ends. Signals from the agent's terminal are ignored."""
     readable, writable = os.pipe()
+    # The signal handler writes to the pipe: a full one must not block it, and one byte is enough to wake the poll.
     os.set_blocking(writable, False)
     os.set_blocking(readable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -229,6 +230,7 @@ def add_process_limit(limits: str, processes: int) -> str:
         return limits
     try:
         with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+            # The fourth field is `running/all`, in threads of the whole machine.
             present = int(file.read().split()[3].partition(b"/")[2])
     except (OSError, IndexError, ValueError):
         return limits
@@ -246,6 +248,7 @@ def apply_limits(limits: str) -> None:
         kind: int = getattr(resource, f"RLIMIT_{name.upper()}")
         hard = resource.getrlimit(kind)[1]
         wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        # The hard limit too, or the command could raise its own.
         resource.setrlimit(kind, (wanted, wanted))
 
 
@@ -343,6 +346,7 @@ def kill_everything(child: int) -> int:
 
 def has_children() -> bool:
     try:
+        # WNOWAIT leaves the status of an ended child for `reap`.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
@@ -426,6 +430,7 @@ def count(enough: int) -> int:
 def read_children(process: int) -> list[int]:
     """List the children of a process's first thread; empty if it is gone, or if the kernel lacks these files."""
     try:
+        # Much cheaper than reading the whole of `/proc` for every count.
         with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
             return [int(child) for child in file.read().split()]
     except OSError:

@@ -88,6 +88,7 @@ def _load_block(text: str) -> dict[str, object]:
     if len(blocks) > 1:
         raise ToolFailed("The script has more than one metadata block")
     lines = blocks[0].group("content").splitlines(keepends=True)
+    # As in the reference implementation of the specification: an empty line is a lone `#`.
     content = "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
     try:
         return cast("dict[str, object]", tomllib.loads(content))  # keys of a TOML table are strings
@@ -110,6 +111,7 @@ def _parse_requirement(text: str) -> Requirement:
         requirement = Requirement(text)
     except InvalidRequirement as error:
         raise ToolFailed(f"The script's dependency {text!r} is not valid: {error}") from error
+    # `name @ URL` would fetch code from anywhere.
     if requirement.url:
         raise ToolFailed(
             f"The script's dependency {text!r} names its own address",
@@ -180,6 +182,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
         try:
             python = PreparedPython(folder=aside / "env")
+            # `uv venv` takes a tenth of a second, and most scripts name no packages.
             if not requirements and os.name == "posix":
                 _write_empty(python)
                 _move_into_place(python.folder, target)

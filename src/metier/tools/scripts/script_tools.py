@@ -330,6 +330,8 @@ class ScriptRun(_RunningTool):
             show_output=context.show_output,
         )
         outcome = record.outcome = await self._runner.run(call, limits)
+        # Running it again is safe only if the skill declares no side effects, although argument parsers exit before
+        # they act.
         if has_flag and rejects_json_flag(outcome) and is_declared_read(package.definition):
             has_flag = False
             outcome = record.outcome = await self._runner.run(replace(call, args=tuple(args)), limits)

@@ -17,6 +17,7 @@ _NUMBER = re.compile(r"[-+=]?0*([0-7]{4,})")
 """A mode with at least four digits: the fourth from the right has the setuid and setgid bits."""
 _LETTERS = re.compile(r"(?:[ugoa]*[-+=][rwxXstugo]*)+(?:,(?:[ugoa]*[-+=][rwxXstugo]*)+)*")
 _SETTING = re.compile(r"[+=][rwxX]*s")
+# A shell drops these, so `ch"mo"d` and `ch\mod` are the same command.
 _DISGUISE = str.maketrans("", "", "\\'\"")
 _SPECIAL = 0o6000
 _MODE_OPTIONS = ("-m", "--mode")
@@ -70,6 +71,7 @@ def _list_modes(words: Sequence[str]) -> Iterable[str]:
         name, equals, value = word.partition("=")
         if word in _MODE_OPTIONS and index + 1 < len(words):
             yield words[index + 1]
+        # GNU programs accept every unambiguous abbreviation of a long option.
         elif equals and len(name) > len("--") and "--mode".startswith(name):
             yield value
         elif word.startswith("-") and not word.startswith("--") and "m" in word:

@@ -268,6 +268,7 @@ def _describe(file: Path) -> str:
 
 
 def _open_plain(path: str, flags: int) -> int:
+    # A named pipe would block until it has a writer.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -471,6 +472,7 @@ class Bash:
         return self._shell.run_text(text, path=path)
 
     def _build_environment(self, folder: Path) -> dict[str, str]:
+        # A shell updates PWD itself; a program that is started directly would see the agent's.
         return build_environment(self._environ) | QUIET | {"PWD": str(folder)}
 
     def _build_limits(self, arguments: dict[str, JsonValue], context: ToolContext) -> ProcessLimits:
@@ -612,6 +614,7 @@ def _names_secret(line: str) -> bool:
 
 def use_plain_messages(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with error messages in the C locale, and the other categories unchanged."""
+    # LC_ALL would override LC_MESSAGES, but the encoding that it sets must stay.
     plain = dict(environment)
     if everything := plain.pop("LC_ALL", ""):
         plain = {name: value for name, value in plain.items() if not name.startswith("LC_")} | {"LANG": everything}

@@ -30,6 +30,7 @@ KNOWN_VARIABLES = ("PWD", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "T
 MAX_NAMES = 5_000
 """A pattern that matches more files than this is not expanded."""
 
+# The longer ones first, because they are replaced in this order.
 _PATTERNS = {"*": ANY, "?": ONE, "[!": NOT, "[^": NOT, "[": OPEN, "]": CLOSE}
 _SHOWN = {ANY: "*", ONE: "?", NOT: "[!", OPEN: "[", CLOSE: "]"}
 _MARKS = re.compile(f"([{ANY}-{CLOSE}]|{VARIABLE}[A-Z]+{END})")
@@ -251,6 +252,7 @@ class _Reader:
         line, place, is_apart = self._line, 0, True
         while place < len(line):
             token = _TOKEN.match(line, place)
+            # In `a2>&1` bash gives the digit to the word, so a redirect must stand apart.
             if token is None or (token.lastgroup in ("redirect", "input") and not is_apart):
                 return _name_strange(line, place)
             if wrong := self._take(token):
@@ -461,5 +463,6 @@ def _end_in_zero(argv: Sequence[str]) -> tuple[str, ...]:
     count = next((index for index, word in enumerate(words[1:], start=1) if word[0] in "-(!"), len(words))
     paths, tests = words[:count], words[count:]
     if not _OR.isdisjoint(tests):
+        # The tests that are added bind more strongly than `-o`.
         tests = ["(", *tests, ")"]
     return (*paths, *tests, "!", "-type", "l", "-print0")

@@ -48,6 +48,7 @@ def run_pipeline(commands: list[tuple[list[str], list[str]]]) -> int:
         if child == 0:
             become(argv, redirects, source=source, sink=sink)
         children.append(child)
+        # A reader sees the end of its pipe only when all copies of the writing end are closed, including ours.
         for descriptor in (source, sink):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -43,6 +43,7 @@ MAX_BYTES = 1_000_000
 MAX_CHARACTERS = 28_000
 _MAX_ADDRESSES = 3
 """Maximum number of a host's addresses to try."""
+# Many sites refuse clients whose name doesn't start like that of a browser.
 _AGENT = "Mozilla/5.0 (compatible; Metier)"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEXT_TYPES = re.compile(
@@ -150,6 +151,7 @@ class WebFetch:
         for address in addresses[:_MAX_ADDRESSES]:
             try:
                 return await self._ask(url, address, most, more=headers or {})
+            # Only this failure proves that the request was not sent, so only then another address may get it.
             except httpx2.ConnectError as error:
                 problem = str(error)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -214,6 +216,7 @@ async def _collect(chunks: AsyncIterator[bytes], unpack: "_Unpacker", most: int)
     """Collect up to `most` decompressed bytes, so that a small compressed response can't fill the memory."""
     data = bytearray()
     async for chunk in chunks:
+        # One more than wanted shows that there is more. Never 0, which zlib takes for no limit.
         data += unpack.add(chunk, most + 1 - len(data))
         if len(data) > most:
             return bytes(data[:most]), True
@@ -251,6 +254,7 @@ def _decode(answer: _Answer) -> str:
     charset = answer.charset
     if not charset and answer.kind in _HTML_TYPES and (found := _META_CHARSET.search(answer.data[:4096])):
         charset = found.group(1).decode("ascii", "replace").lower()
+    # As in browsers, a byte order mark overrides every declaration.
     if answer.data.startswith((b"\xff\xfe", b"\xfe\xff")):
         charset = "utf-16"
     known = charset if _CHARSETS.fullmatch(charset) else "utf-8"
@@ -324,6 +328,7 @@ def _split_html(html: str) -> Iterator[_HtmlPiece]:
 def _get_tag_end(html: str, start: int) -> int:
     """Return the place after a tag or comment, or -1. A `>` in quotes is skipped, up to a limit for unclosed quotes."""
     if html.startswith("<!--", start):
+        # From the second dash on, because `<!-->` is an empty comment.
         end = html.find("-->", start + 2)
         return end + 3 if end >= 0 else -1
     first = end = html.find(">", start)

@@ -26,6 +26,7 @@ def main(text: str) -> int:
         "write the runs": lambda: write(targets["record"]),
         "reach the network": lambda: socket.create_connection(("127.0.0.1", targets["port"]), timeout=2).close(),
         "read the agent's environment": lambda: read(f"/proc/{targets['agent']}/environ"),
+        # Signal 0 only checks the permission.
         "signal the agent": lambda: os.kill(targets["agent"], 0),
         "see the agent's command line": lambda: read(f"/proc/{targets['agent']}/cmdline"),
         "make a file at the top of the workspace": lambda: write(targets["new"]),

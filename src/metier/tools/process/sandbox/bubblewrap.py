@@ -133,8 +133,10 @@ def build_arguments(
         )
     )
     mounts |= {
+        # A new one, which shows only the processes of the namespace.
         Path("/proc"): ("--proc", "/proc"),
         Path("/dev"): ("--dev", "/dev"),
+        # `--dev` creates no writable `/dev/shm`, and Python's `multiprocessing` and Chromium need one.
         Path("/dev/shm"): ("--bind", str(scratch / SHARED), "/dev/shm"),  # noqa: S108
         TEMPORARY: ("--bind", str(scratch), str(TEMPORARY)),
         Path("/var/tmp"): ("--symlink", str(TEMPORARY), "/var/tmp"),  # noqa: S108

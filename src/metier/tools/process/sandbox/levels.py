@@ -117,6 +117,7 @@ def _find_missing_landlock() -> tuple[str, str] | None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION) > 0:
         return None
+    # Built in but not enabled at boot; a kernel without it answers ENOSYS.
     if ctypes.get_errno() == errno.EOPNOTSUPP:
         return "Landlock is turned off in the kernel", "add 'landlock' to the kernel's 'lsm=' boot parameter"
     return "the kernel does not offer Landlock", "use Linux 6.2 or newer with Landlock and allow its system calls"

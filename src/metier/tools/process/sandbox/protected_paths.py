@@ -116,6 +116,7 @@ class ProtectedPaths:
                 return known
             folder = _list_folder(path, stamp)
         except FileNotFoundError:
+            # Removed since its parent was listed: nothing to protect, unlike a folder that can't be read.
             return _Folder(stamp=(0, 0, 0))
         except OSError:
             return None

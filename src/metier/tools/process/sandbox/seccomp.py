@@ -126,6 +126,7 @@ def build_filter(machine: str, *, families: Iterable[int], read_only: bool = Fal
         program += _when(SOCKET[column], 0, _unless_one_of(tuple(families)))
     program += _refuse_setuid(column)
     program.append((_RETURN, 0, 0, _ALLOW))
+    # The kernel's `struct sock_filter`.
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 
@@ -153,6 +154,7 @@ def _refuse_setuid(column: int) -> list[Instruction]:
             program += _when(number, mode, tests)
     for *numbers, flags in OPENING.values():
         if (number := numbers[column]) is not None:
+            # Arguments are 64 bits wide, and the low half comes first on both processors.
             load: Instruction = (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * (flags + 1))
             program += _when(number, flags, [(_ANY_BIT, 0, 1 + len(tests), _MAKES_FILE), load, *tests])
     return program
@@ -172,5 +174,6 @@ def _unless_none_of(values: tuple[int, ...]) -> list[Instruction]:
 
 
 def _unless_one_of(values: tuple[int, ...], error: int = _EACCES) -> list[Instruction]:
+    # Jumps count from the next instruction, so a match skips the remaining tests and the error.
     tests: list[Instruction] = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [*tests, (_RETURN, 0, 0, _ERROR | error)]

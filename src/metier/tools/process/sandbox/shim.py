@@ -97,11 +97,13 @@ def take_report() -> Report:
     errors, status, environ = (int(word) for word in words)
     for descriptor in (errors, status):
         if descriptor >= 0:
+            # Closing on exec tells the reader of ERRORS that the command was started.
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
     return Report(errors, status, read_environ(environ))
 
 
 def read_environ(descriptor: int) -> dict[str, str]:
+    # `pread`, because the writer shares the file's position, which is at the end.
     content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     os.close(descriptor)
     pairs = (os.fsdecode(item).partition("=") for item in content.split(b"\0") if item)
@@ -194,6 +196,7 @@ def drop_capabilities() -> None:
 
 
 def restrict_files(orders: Orders) -> None:
+    # With this flag the call creates nothing and returns the version.
     version = syscall(CREATE_RULESET, None, 0, 1)
     if version < 1:
         if orders.landlock:
@@ -241,6 +244,7 @@ def add(ruleset: int, grant: Grant, rights: int) -> None:
 
 def add_rule(ruleset: int, path: str, rights: int) -> None:
     try:
+        # O_PATH needs no right to read the file.
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # removed meanwhile, so there is nothing to grant
@@ -256,6 +260,7 @@ def add_rule(ruleset: int, path: str, rights: int) -> None:
 
 def install_filter(instructions: bytes) -> None:
     code = ctypes.create_string_buffer(instructions, len(instructions))
+    # The kernel's `struct sock_fprog`, with native padding; an instruction has eight bytes.
     program = ctypes.create_string_buffer(struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code)))
     check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(program)), "system calls")
 
