@@ -159,6 +159,7 @@ def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
         reading.warn(f"It is larger than {MAX_FILE_BYTES} bytes and is not used", file, line=line)
         return None
     try:
+        # Some editors on Windows start a file with a byte order mark.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         reading.warn("It is not UTF-8 and is not used", file, line=line)
@@ -179,6 +180,7 @@ def _expand(text: str, file: Path, reading: _Reading, *, above: tuple[Path, ...]
     fence = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if (mark := _FENCE.match(line)) is not None:
+            # In CommonMark, a fence is closed by one of the same character that is at least as long.
             fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
         named = _IMPORT.fullmatch(line) if not fence else None
         imported = _find_import(named[1], file, reading, line=number, above=above) if named is not None else None

@@ -175,6 +175,7 @@ def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
     """Convert the findings of a context to problems, with the keys and lines of the values below `root`."""
     if not context.findings:
         return []
+    # By identity, because equal nodes can stand in several places.
     paths = {id(node): path for node, path in _walk(root, ())}
     return [
         Problem(

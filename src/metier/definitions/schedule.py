@@ -125,6 +125,7 @@ class ScheduleFields(FileModel):
             raise ValueError(f"No time zone is called {self.timezone!r}") from error
         if self.cron:
             try:
+                # Only computing a time shows that a valid expression is never due, such as `0 0 30 2 *`.
                 next(follow_cron(self.cron_fields, _ANY_DAY.astimezone(zone)))
             except (ValueError, StopIteration) as error:
                 raise ValueError(f"{self.cron!r} is not a cron expression: {error or 'it is never due'}") from error

@@ -248,6 +248,7 @@ def _fit(text: str, width: int) -> str:
 
 def _build_console(stream: TextIO) -> Console | None:
     """Return None if plain text is needed: no terminal, a dumb one, or `NO_COLOR`."""
+    # By the convention of no-color.org any value counts, except an empty one.
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return None
     return Console(file=stream, markup=False, highlight=False, emoji=False)

@@ -131,6 +131,7 @@ def classify_randomness(word: str) -> Degree | None:
         return "hex"
     is_mixed = min(upper, lower) >= 2
     changes = (len(_RUNS.findall(shape)) - 1) / len(shape)
+    # A random word has more different characters than that; a repeated pattern has fewer.
     if changes < (_MIN_MIXED if is_mixed else _MIN_PLAIN) or len(set(word)) < len(word) ** 0.5 + 3:
         return None
     if is_mixed:
@@ -148,6 +149,7 @@ def _list_words(text: str, core: str) -> Iterator[_Word]:
     degrees: dict[str, Degree | None] = {}
     at = text.find(core)
     while at >= 0:
+        # Reversed, because an expression can't be matched backwards from a position.
         before = _LEFT.match(text[max(0, at - _MAX_WORD) : at][::-1])
         start = at - (before.end() if before else 0)
         if text[start - 1 : start] == "\\" and text[start] in "nrt":

@@ -365,6 +365,8 @@ def _openings(literal: str) -> list[bytes]:
     """List the possible first four characters of a key with this prefix."""
     openings = [literal[:4]]
     if len(literal) == 2:
+        # With two letters alone, every word that starts with them would be a candidate. The keys go on with one of
+        # these.
         openings = [literal + digit for digit in "0123456789abcdefABCDEFx"]
     for _ in range(4 - len(openings[0])):
         openings = [opening + letter for opening in openings for letter in _WORD_CHARACTERS]

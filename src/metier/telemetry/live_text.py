@@ -144,6 +144,7 @@ class LiveText:
             parts += (self._window[at : max(span.start, at)], MARK)
             at = span.end
         parts.append(self._window[at:cut])
+        # From a blank on: the rest of a word that was cut could look like a secret.
         keep = self._window.find(" ", max(0, cut - CONTEXT)) if cut > CONTEXT else 0
         begin = keep if 0 <= keep < cut else max(0, cut - CONTEXT)
         self._window, self._shown = self._window[begin:], cut - begin

@@ -74,6 +74,7 @@ class FanOut:
             except (LogError, OSError, ValueError) as error:  # `ValueError`: a stream that was closed
                 failed.append(sink)
                 self._report(f"{type(sink).__name__} is disabled: {error}")
+        # After the loop, because removing an item while iterating would skip the next one.
         for sink in failed:
             self._sinks.remove(sink)
 

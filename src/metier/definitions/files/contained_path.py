@@ -77,6 +77,7 @@ def open_by_kernel(root: int, path: str, *, links: bool) -> Opened:
         _check_kind(status, path)
         flags = READ_FOLDER if stat.S_ISDIR(status.st_mode) else READ_FILE
         real = _path_between(root, found, path)
+        # By the descriptor and not by the name, which may mean another file by now.
         return Opened(os.open(f"{_DESCRIPTORS}/{found}", flags), real, status)
     finally:
         os.close(found)
@@ -211,6 +212,7 @@ def _translate(error: OSError, path: str, *, links: bool) -> Exception:
 
 def _path_between(root: int, found: int, path: str) -> str:
     """Return the kernel's path of an open file, relative to the open root."""
+    # The kernel appends ` (deleted)` to the path of a removed file.
     if os.fstat(found).st_nlink == 0:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     base, real = (str(Path(f"{_DESCRIPTORS}/{descriptor}").readlink()) for descriptor in (root, found))
@@ -226,6 +228,7 @@ def _openat2(folder: int, path: str, resolve: int, *, flags: int | None = None) 
     library = _load_library()
     how = _HOW.pack(os.O_PATH | os.O_CLOEXEC if flags is None else flags, 0, resolve)
     for _ in range(_TRIES):
+        # By number, because most C libraries have no function for this call.
         result = int(library.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(folder), os.fsencode(path), how, len(how)))
         if result >= 0:
             return result

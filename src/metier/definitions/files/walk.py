@@ -89,6 +89,7 @@ class Walk:
 
     def _definition(self, listed: list[os.DirEntry[str]], id: str) -> FoundDefinition | None:  # noqa: A002
         wanted = self._wanted
+        # The length first, because nearly all entries differ in it and comparing it costs nothing.
         named = [entry for entry in listed if len(entry.name) == len(wanted) and entry.name.lower() == wanted]
         for entry in sorted(named, key=_name):
             try:
