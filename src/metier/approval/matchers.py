@@ -74,6 +74,7 @@ def get_literal_start(pattern: str) -> str:
     found = _LITERALS.match(pattern)
     literal = found[1] if found else ""
     following = pattern[found.end() : found.end() + 1] if found else ""
+    # A quantifier may make the letter before it optional.
     return literal[:-1] if following in ("*", "?", "+", "{") and following else literal
 
 

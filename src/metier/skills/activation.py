@@ -182,6 +182,7 @@ def get_packages(roots: SkillRoots) -> FoundSkills:
     seen: set[Path] = set()
     passed_over: list[Problem] = []
     for loaded in map(_refuse_version, _load_all(roots, registry, passed_over)):
+        # Several roots may lead to the same folder by links.
         if loaded.real in seen:
             continue
         seen.add(loaded.real)

@@ -34,6 +34,7 @@ _JOINERS = "\u200c\u200d"
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters and symbols that are displayed as blanks."""
 _CODE = frozenset({".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".ps1", ".php", ".lua"})
+# Linux, Windows, macOS, universal macOS (and Java classes), WebAssembly.
 _MACHINE_CODE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm")
 _LARGE_FILE_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_SCANNED_BYTES = 2 * 1024 * 1024
@@ -74,6 +75,7 @@ def _python_hints(text: str, hosts: frozenset[str]) -> CodeHints:
     dependencies = _inline_dependencies(text)
     try:
         tree = ast.parse(text)
+    # Nested brackets by the thousand exhaust Python's parser.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return CodeHints(hosts=hosts, dependencies=dependencies)
     modules: set[str] = set()
@@ -145,6 +147,7 @@ def list_hidden(text: str, *, limit: int = 20) -> tuple[HiddenCharacter, ...]:
 def _is_hidden(char: str) -> bool:
     if char.isascii():
         return not char.isprintable() and char not in "\t\r\f"
+    # Variation selectors have no category of their own, and a row of them can encode a hidden text.
     if 0xE0100 <= ord(char) <= 0xE01EF or char in _BLANKS:
         return True
     return unicodedata.category(char) in ("Cf", "Cc", "Co", "Zl", "Zp")

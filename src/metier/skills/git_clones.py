@@ -16,6 +16,7 @@ from metier.definitions.files.contained_path import is_absent
 
 _REMOTE = re.compile(r'^\s*\[\s*remote\s+"(?P<name>[^"]*)"', re.MULTILINE | re.IGNORECASE)
 _INCLUDE = re.compile(r"^\s*\[\s*include(?:if\b[^\]]*)?\s*\]", re.MULTILINE | re.IGNORECASE)
+# In a reflog, this stands for no commit.
 _NONE = "0" * 40
 _MAX_BYTES = 1 << 20
 _FIRST_LINE = 4096
