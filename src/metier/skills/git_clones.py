@@ -108,6 +108,7 @@ def _get_remote(common: Path, config: str) -> str:
 def _is_made_here(own: Path, common: Path) -> bool:
     """Return True if every commit of `HEAD` was made here, and all remote branches result from pushes."""
     log = _read_bytes(own / "logs/HEAD")
+    # A log that is cut, or that of a linked work tree, doesn't tell where its first commit came from.
     if not log or len(log) >= _MAX_BYTES or own != common:
         return False
     known = {_NONE}
@@ -196,6 +197,7 @@ def get_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -
     for name, status in files:
         if not stat.S_ISREG(status.st_mode):
             continue
+        # Some file systems only store whole seconds; their change times show it.
         is_whole = status.st_mtime_ns % _SECOND_NS == 0 and status.st_ctime_ns % _SECOND_NS != 0
         if is_whole and status.st_ctime_ns - status.st_mtime_ns > _UNPACKED_AFTER_NS:
             return f"unpacked from an archive: {name}"

@@ -153,6 +153,7 @@ async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Pr
             *words,
             folder=session.repository.parent,
             stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+            # It isn't read while objects are requested, and a full pipe would block git.
             stderr=subprocess.DEVNULL if has_input else subprocess.PIPE,
         )
     raise AssertionError("the block above returns or raises")
@@ -378,6 +379,7 @@ async def fetch_source(
     Raises `SkillError` if the fetch fails, `SkillRejected` if the content is not allowed.
     """
     session = GitSession(repository=repository, url=source.url, limits=limits, sleep=sleep, secret=_secret(source))
+    # Without a template, which may have hooks.
     await run_git(session, "init", "--quiet", "--bare", "--template=", "--", str(repository))
     ref = await _fetch(session, await _resolve(session, source))
     return Fetched(session=session, ref=ref, files=await _list_files(session, ref.commit, source.subdir))
@@ -421,6 +423,7 @@ async def _resolve(session: GitSession, source: GitSource) -> RemoteRef:
         return await _resolve_default(session)
     check_ref(wanted)
     candidates = [wanted] if wanted.startswith("refs/") else [f"refs/heads/{wanted}", f"refs/tags/{wanted}"]
+    # `NAME^{}` is the commit behind an annotated tag, whose own name is that of the tag object.
     patterns = [pattern for name in candidates for pattern in (name, f"{name}^{{}}")]
     listed = await _ls_remote(session, *patterns)
     found = [name for name in candidates if name in listed]
@@ -534,6 +537,7 @@ def _parse_tree_line(line: bytes) -> TreeFile:
             raise SkillRejected(f"{path!r} is a symbolic link", hint="A package may only contain regular files")
         case "160000":
             raise SkillRejected(f"{path!r} is a submodule", hint="A package may only contain regular files")
+        # Old versions of Git recorded 100664 for files that the group could write.
         case "100644" | "100755" | "100664":
             size = int(match["size"])
             return TreeFile(path=path, blob=match["id"].decode(), size=size, is_executable=mode == "100755")

@@ -263,6 +263,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         return Outcome(status="updated", proposal=proposal, entry=entry)
 
     def _check_unchanged(self, registry: Registry, name: str, expected: RegistryEntry | None) -> None:
+        # The registry isn't locked while the user reads the proposal and decides.
         if registry.find(name) != expected:
             raise SkillError(f"Skill {name!r} was changed by another process meanwhile", hint="Try again")
 
