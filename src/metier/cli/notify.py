@@ -12,8 +12,8 @@ from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
 from metier.runtime.notify.announcements import check_notify
-from metier.runtime.notify.command import accept_notify_command, check_notify_command, get_notify_code
 from metier.runtime.notify.delivery import deliver_due, describe
+from metier.runtime.notify.notify_command import accept_notify_command, check_notify_command, get_notify_code
 from metier.runtime.runs import Runtime
 from metier.store.outbox import OutboxRow
 

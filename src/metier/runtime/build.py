@@ -39,7 +39,7 @@ from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.model_providers import load_host_facts, open_models
-from metier.runtime.notify.command import list_notify_files
+from metier.runtime.notify.notify_command import list_notify_files
 from metier.runtime.records.pins import find_instructions, get_outside, list_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import NearbyFiles, list_changed_project, load_instructions, load_project
 from metier.runtime.workspace.policy import (

@@ -25,7 +25,7 @@ from metier.providers.registry import REMOTE
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify.a2a import RESTING, Target, build_task, get_task_state
-from metier.runtime.notify.command import check_notify_command
+from metier.runtime.notify.notify_command import check_notify_command
 from metier.runtime.status import USER_PAUSES, RunStatus, compute_status
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow, Receiver

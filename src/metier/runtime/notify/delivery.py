@@ -23,8 +23,8 @@ from metier.providers.options import read_agents
 from metier.runtime.host import Host
 from metier.runtime.notify.a2a import Target, find_target, list_target_addresses
 from metier.runtime.notify.announcements import CANCEL, PUSH
-from metier.runtime.notify.command import get_notify_program, locate_notify_folder
 from metier.runtime.notify.links import add_links
+from metier.runtime.notify.notify_command import get_notify_program, locate_notify_folder
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 from metier.tools.process.run import ProcessLimits, build_own_command, run_process
