@@ -42,5 +42,5 @@ ANSWERS = (
     Answer("Where does an editor's session become runs?", "protocols/acp/session.py", "class "),
     Answer("Where is a check of an eval graded?", "evals/grading.py", "def grade("),
     Answer("Where does a command read runs without what drives them?", "runtime/run_store.py", "async def open_runs("),
-    Answer("Which options do several commands share?", "cli/shared/options.py", "Config = "),
+    Answer("Which options do several commands share?", "cli/shared/command_options.py", "Config = "),
 )

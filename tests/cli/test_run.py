@@ -12,7 +12,7 @@ from model_server import ModelServer, calls, fails, says
 from run_workspace import Workspace
 
 from agent_command import AGENT, run_agent
-from metier.cli.shared.options import join_words
+from metier.cli.shared.command_options import join_words
 from metier.events.record import parse_record
 
 pytestmark = pytest.mark.slow

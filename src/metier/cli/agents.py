@@ -8,8 +8,8 @@ import anyio
 import typer
 from msgspec import Struct, to_builtins
 
+from metier.cli.shared.command_options import AsJson, Config, SkillsDir, build_group
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, SkillsDir, build_group
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.agent import AgentDefinition, AgentReading, load_agent
 from metier.definitions.names import fold_id

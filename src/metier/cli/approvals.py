@@ -10,9 +10,9 @@ from metier.cli.list_approvals import app as listing
 from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
 from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
+from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import open_runs
-from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError
 from metier.ids import get_user

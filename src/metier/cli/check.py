@@ -11,9 +11,9 @@ from msgspec import to_builtins
 
 from metier.cli.config import validate as validate_settings
 from metier.cli.policy import CheckedRules, render_rules, try_examples, try_rules
+from metier.cli.shared.command_options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.context import current_file, current_workspace, home_folder
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import count, located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places

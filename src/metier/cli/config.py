@@ -9,9 +9,9 @@ import typer
 import yaml
 from msgspec import Struct, to_builtins
 
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.context import current_file, current_settings, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import is_trusted_folder, renew_trust, trust_new_folder
 from metier.definitions.files.user_folders import get_config_folder

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.shared.command_options import AsJson, Config
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json
 from metier.runtime.history.spending import Spending, parse_since, read_spending, record_old_runs
 from metier.runtime.runs import Runtime

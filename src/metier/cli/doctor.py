@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from msgspec import to_builtins
 
+from metier.cli.shared.command_options import AsJson, Config
 from metier.cli.shared.context import current_file, current_settings, current_workspace, home_folder
-from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import write_json, write_text
 from metier.definitions.files.user_folders import get_cache_folder
 from metier.definitions.problems import Problem

@@ -12,9 +12,9 @@ import typer
 from msgspec import Struct, to_builtins
 from pydantic import JsonValue
 
+from metier.cli.shared.command_options import AsJson, CommandGroup, Config, RunName
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.options import AsJson, CommandGroup, Config, RunName
 from metier.cli.shared.output import printable, render_json, warn_line, write_json, write_line
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest

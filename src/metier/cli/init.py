@@ -8,8 +8,8 @@ import anyio
 import typer
 from msgspec.structs import replace
 
+from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import home_folder, is_at_terminal
-from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.names import PLUGIN

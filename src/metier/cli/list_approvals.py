@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
+from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import JsonList, warn_line, write_line
 from metier.runtime import run_store
 from metier.telemetry.excerpt import one_line

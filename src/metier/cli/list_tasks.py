@@ -5,8 +5,8 @@ from typing import Any
 
 import anyio
 
+from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors

@@ -11,8 +11,8 @@ import typer
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
 from metier.definitions.files.whole_file import replace_file

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
 from metier.runtime.notify.announcements import check_notify

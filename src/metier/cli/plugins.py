@@ -6,8 +6,8 @@ from typing import Literal
 import typer
 from msgspec import Struct, to_builtins
 
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.names import PLUGIN
 from metier.plugins.lifecycle import Plugins, list_entry_points

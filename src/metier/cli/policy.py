@@ -15,10 +15,10 @@ from pydantic import JsonValue
 
 from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
 from metier.cli.skill.workspace_skills import open_catalog, open_places
 from metier.definitions.policy_file import read_policy_file

@@ -6,8 +6,8 @@ import anyio
 import typer
 from msgspec import to_builtins
 
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
 from metier.errors import UsageError
 from metier.runtime.child_runs import request_step

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from metier.cli.root import load_command
 from metier.cli.run.driver import View, run_in_background
-from metier.cli.shared.options import Quiet, get_server_url, using_server
+from metier.cli.shared.command_options import Quiet, get_server_url, using_server
 from metier.cli.shared.output import warn_line, write_line
 from metier.cli.shared.server_client import open_server
 from metier.errors import UsageError

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import anyio
 import typer
 
+from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import notify_workers
-from metier.cli.shared.options import AsJson, Config, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.task import parse_inputs
 from metier.definitions.schedule import build_schedule

@@ -13,8 +13,7 @@ from metier.cli.list_tasks import app as listing
 from metier.cli.list_tasks import find_tasks, read_on_server
 from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.run.live import EVENTS
-from metier.cli.shared.open_host import open_host, open_run_host
-from metier.cli.shared.options import (
+from metier.cli.shared.command_options import (
     AsJson,
     Ci,
     Config,
@@ -29,6 +28,7 @@ from metier.cli.shared.options import (
     get_server_url,
     split_input,
 )
+from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors

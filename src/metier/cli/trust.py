@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import current_workspace, home_folder
-from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.policy_file import read_policy_file
 from metier.errors import MetierError, UsageError

@@ -7,8 +7,8 @@ import anyio
 import typer
 from pydantic import JsonValue
 
+from metier.cli.shared.command_options import AsJson, Config
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import count, printable, warn_line, write_json, write_line
 from metier.errors import FilesChanged
 from metier.ids import get_user

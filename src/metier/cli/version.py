@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.options import AsJson
+from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.output import write_json, write_line
 from metier.version import __version__
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from metier.cli.chat.screen import PlainScreen, Screen
 from metier.cli.chat.session import ChatOptions, Session
 from metier.cli.chat.turn_view import list_chats_with_messages
+from metier.cli.shared.command_options import AsJson, CommandGroup, Config
 from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError, unwrapped
 from metier.providers.options import qualify_model_name

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from metier.cli.shared.options import (
+from metier.cli.shared.command_options import (
     Ci,
     Config,
     DebugLlm,

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
 from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
+from metier.cli.shared.command_options import OutputFormat, get_server_url
 from metier.cli.shared.open_runs import open_runs
-from metier.cli.shared.options import OutputFormat, get_server_url
 from metier.cli.shared.output import (
     build_output_redactor,
     printable,

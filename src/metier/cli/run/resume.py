@@ -11,8 +11,7 @@ from pydantic import JsonValue
 
 from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.run.live import EVENTS
-from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import (
+from metier.cli.shared.command_options import (
     Config,
     Events,
     IncludePartial,
@@ -25,6 +24,7 @@ from metier.cli.shared.options import (
     get_server_url,
     split_input,
 )
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.output import warn_line
 from metier.engine.state.run_state import RunState
 from metier.ids import get_user

@@ -20,9 +20,7 @@ from metier.cli.run.resume import parse_inputs
 from metier.cli.runs.export import export, import_file
 from metier.cli.runs.list_runs import app as listing
 from metier.cli.runs.replay import diff
-from metier.cli.shared.open_host import open_host
-from metier.cli.shared.open_runs import build_local_runs, in_runtime, open_runs
-from metier.cli.shared.options import (
+from metier.cli.shared.command_options import (
     AsJson,
     Config,
     Events,
@@ -33,6 +31,8 @@ from metier.cli.shared.options import (
     check_partial,
     get_server_url,
 )
+from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import build_local_runs, in_runtime, open_runs
 from metier.cli.shared.output import (
     JsonList,
     build_output_redactor,

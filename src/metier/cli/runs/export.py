@@ -12,9 +12,9 @@ import typer
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
+from metier.cli.shared.command_options import AsJson, Config, RunName
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime, open_runs
-from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import MetierError, UsageError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import anyio
 import typer
 
+from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.output import JsonList, write_line
 from metier.decisions import TaskState
 from metier.definitions.reader import join_words

@@ -12,9 +12,9 @@ from pydantic import JsonValue
 
 from metier.cli.run.driver import View, build_reader, drive_run
 from metier.cli.run.live import EVENTS, ticking
+from metier.cli.shared.command_options import AsJson, Config, RunName, Verbose
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.options import AsJson, Config, RunName, Verbose
 from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.engine.entries.entry import Entry
 from metier.engine.replay.recording import Difference, Divergence

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import anyio
 
+from metier.cli.shared.command_options import get_server_url
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import get_server_url
 from metier.cli.shared.output import warn_line
 from metier.errors import BrokerUnavailable, unwrapped
 from metier.runtime.host import Host

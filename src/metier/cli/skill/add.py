@@ -11,8 +11,8 @@ import anyio
 import typer
 from msgspec import Struct, field
 
+from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
-from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.decision import Decision, ask_at_terminal, say
 from metier.cli.skill.view import safe

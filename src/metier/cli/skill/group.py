@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from metier.cli.root import ADVANCED
-from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
+from metier.cli.shared.command_options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill import packages, validation
 from metier.cli.skill.add import add, search

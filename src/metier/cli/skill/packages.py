@@ -9,8 +9,8 @@ import anyio
 import typer
 
 from metier.cli.config import Change, Mine, change_setting, report_change
+from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import current_workspace, home_folder
-from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import count, warn_line, write_json, write_line, write_text
 from metier.cli.skill.add import (
     LIMITS,

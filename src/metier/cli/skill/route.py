@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.shared.command_options import AllSkills, AsJson, SkillsDir, build_group
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.options import AllSkills, AsJson, SkillsDir, build_group
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.workspace_skills import cache_folder, open_active_catalog, open_catalog, open_places
 from metier.routing.catalog import open_index

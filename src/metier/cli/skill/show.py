@@ -11,7 +11,7 @@ import anyio
 import typer
 from msgspec.structs import replace
 
-from metier.cli.shared.options import AsJson, SkillsDir
+from metier.cli.shared.command_options import AsJson, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import describe_package, get_package, list_tool_names
 from metier.cli.skill.view import reference_as_json, render_reference, safe

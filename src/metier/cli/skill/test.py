@@ -19,8 +19,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier.cli.shared.command_options import AsJson, SkillsDir
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import count, located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import get_winner, open_skill_confinement
 from metier.cli.skill.workspace_skills import SkillPlaces, find_named_folder, open_places

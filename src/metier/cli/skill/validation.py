@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.contract_reader import ContractReading, check_capability, has_contract, read_contract
 from metier.capabilities.sync_check import check_path
+from metier.cli.shared.command_options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import JsonList, count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.show import first_reason
 from metier.cli.skill.workspace_skills import open_active_catalog, open_catalog, open_places
