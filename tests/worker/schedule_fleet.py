@@ -17,7 +17,7 @@ import anyio
 
 from metier.errors import StoreError
 from metier.runtime.host import Host
-from metier.runtime.queue.schedules import fire_due
+from metier.runtime.queue.scheduler import fire_due
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
 from metier.skills.workspace_trust import MADE_HERE

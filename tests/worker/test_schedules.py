@@ -13,7 +13,7 @@ import pytest
 from schedule_fleet import build_host, set_clock
 
 from metier.definitions.schedule import build_schedule
-from metier.runtime.queue.schedules import add_schedule
+from metier.runtime.queue.scheduler import add_schedule
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED
 from metier.store.schedules import Firing

@@ -16,7 +16,7 @@ from metier.cli.task import parse_inputs
 from metier.definitions.schedule import build_schedule
 from metier.errors import unwrapped
 from metier.runtime.host import Host
-from metier.runtime.queue.schedules import (
+from metier.runtime.queue.scheduler import (
     KnownSchedule,
     ScheduleHistory,
     add_schedule,

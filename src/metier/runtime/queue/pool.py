@@ -29,7 +29,7 @@ from metier.runtime.queue.detached import (
     park,
     wake_decided,
 )
-from metier.runtime.queue.schedules import fire_due
+from metier.runtime.queue.scheduler import fire_due
 from metier.runtime.runs import Runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease

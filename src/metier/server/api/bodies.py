@@ -17,7 +17,7 @@ from metier.decisions import TaskState
 from metier.definitions.names import Profile
 from metier.events.record import RedactionMode
 from metier.events.task import TaskStepState
-from metier.runtime.queue.schedules import Origin
+from metier.runtime.queue.scheduler import Origin
 from metier.runtime.status import WaitKind
 from metier.server.idempotency import Document
 from metier.server.state import ServerState

@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from metier.definitions.schedule import build_schedule
-from metier.runtime.queue.schedules import (
+from metier.runtime.queue.scheduler import (
     KnownSchedule,
     add_schedule,
     get_schedule,

@@ -15,7 +15,7 @@ from metier.engine.delegation import read_inputs
 from metier.errors import UsageError
 from metier.runtime.child_runs import request_task
 from metier.runtime.queue.detached import submit
-from metier.runtime.queue.schedules import (
+from metier.runtime.queue.scheduler import (
     add_schedule,
     get_schedule,
     list_schedule_problems,
