@@ -17,7 +17,7 @@ from metier import errors
 from metier.cli.help import dress, load_texts
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.events.record import SCHEMA_VERSION, EventRecord, payload_types
-from metier.settings.keys import SettingRow, setting_rows
+from metier.settings.keys import Leaf, all_leaves
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
@@ -119,21 +119,21 @@ def _parameter_line(parameter: Any) -> str:  # noqa: ANN401
 def render_settings() -> str:
     parts = [SETTINGS_HEAD]
     section = ""
-    for row in setting_rows():
-        if (name := row.key.partition(".")[0]) != section:
+    for leaf in all_leaves().values():
+        if (name := leaf.key.partition(".")[0]) != section:
             section = name
             parts.append(f"## {section}\n")
-        parts.append(f"### `{row.key}`\n\n{row.description}\n\n{_setting_facts(row)}\n")
+        parts.append(f"### `{leaf.key}`\n\n{leaf.description}\n\n{_setting_facts(leaf)}\n")
     return "\n".join(parts)
 
 
-def _setting_facts(row: SettingRow) -> str:
-    facts = [row.type.capitalize()]
-    if row.allowed:
-        facts.append(", ".join(f"`{word}`" if row.type.startswith("word") else word for word in row.allowed))
-    if row.default not in ("", '""', "null", "[]", "{}"):
-        facts.append(f"default `{row.default}`")
-    facts += [f"also `{name}`" for name in row.variables[1:]]
+def _setting_facts(leaf: Leaf) -> str:
+    facts = [leaf.type.capitalize()]
+    if leaf.allowed:
+        facts.append(", ".join(f"`{word}`" if leaf.type.startswith("word") else word for word in leaf.allowed))
+    if leaf.shown_default not in ("", '""', "null", "[]", "{}"):
+        facts.append(f"default `{leaf.shown_default}`")
+    facts += [f"also `{name}`" for name in leaf.variables[1:]]
     return "; ".join(facts) + "."
 
 

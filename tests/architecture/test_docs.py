@@ -5,7 +5,7 @@ from pathlib import Path
 
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.events.record import payload_types
-from metier.settings.keys import setting_rows
+from metier.settings.keys import all_leaves
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -26,7 +26,7 @@ def commands() -> list[str]:
 def test_reference_has_every_setting_command_and_event() -> None:
     pages = {path.stem: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
 
-    missing = [row.key for row in setting_rows() if f"\n### `{row.key}`\n" not in pages["settings"]]
+    missing = [key for key in all_leaves() if f"\n### `{key}`\n" not in pages["settings"]]
     missing += [name for name in payload_types() if f"\n## `{name}`\n" not in pages["events"]]
     missing += [command for command in commands() if f"\n## `{command}`\n" not in pages["commands"]]
 

@@ -7,7 +7,7 @@ import functools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Literal, NamedTuple, TypeAliasType, Union, get_args, get_origin
+from typing import Annotated, Literal, TypeAliasType, Union, get_args, get_origin
 
 import annotated_types
 from msgspec import Struct
@@ -94,7 +94,18 @@ class Leaf(Struct, frozen=True, kw_only=True):
 
     @property
     def allowed(self) -> tuple[str, ...]:
+        """Return the allowed words, or the bounds; empty if any value of the type is valid."""
         return ("true", "false") if self.is_bool else self.words or self.bounds
+
+    @property
+    def shown_default(self) -> str:
+        """Return the default value as YAML."""
+        return render_value(self.default)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Return the environment variables; the first takes precedence."""
+        return variables_of(self.key)
 
 
 @functools.cache
@@ -186,67 +197,38 @@ _HEAD = """\
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class SettingRow(NamedTuple):
-    key: str
-    """Dotted key, such as `model.providers.anthropic.base_url`."""
-    type: str
-    default: str
-    """Default value as YAML."""
-    allowed: tuple[str, ...]
-    """Allowed words, or bounds; empty if any value of the type is valid."""
-    variables: tuple[str, ...]
-    """Environment variables; the first takes precedence."""
-    description: str
-
-
-def setting_rows() -> list[SettingRow]:
-    """Return every setting, in the order of the file."""
-    return [
-        SettingRow(
-            key=leaf.key,
-            type=leaf.type,
-            default=render_value(leaf.default),
-            allowed=leaf.allowed,
-            variables=variables_of(leaf.key),
-            description=leaf.description,
-        )
-        for leaf in all_leaves().values()
-    ]
-
-
 def render_template() -> str:
     """Render an `agent.yaml` with all defaults."""
-    rows = {row.key: row for row in setting_rows()}
-    return "\n".join([_HEAD, *_section(Settings, rows, prefix="")]).rstrip() + "\n"
+    return "\n".join([_HEAD, *_section(Settings, prefix="")]).rstrip() + "\n"
 
 
-def _section(model: type[BaseModel], rows: dict[str, SettingRow], *, prefix: str) -> Iterator[str]:
+def _section(model: type[BaseModel], *, prefix: str) -> Iterator[str]:
     indent = "  " * prefix.count(".")
     for name, field in model.model_fields.items():
         section = find_section(field)
         if section is None:
-            yield from _leaf(rows[f"{prefix}{name}"], name, indent)
+            yield from _leaf(all_leaves()[f"{prefix}{name}"], name, indent)
             continue
         yield from _comment(field.description or "", indent)
         yield f"{indent}{name}:"
-        yield from _section(section, rows, prefix=f"{prefix}{name}.")
+        yield from _section(section, prefix=f"{prefix}{name}.")
         if not prefix:
             yield ""
 
 
-def _leaf(row: SettingRow, name: str, indent: str) -> Iterator[str]:
-    yield from _comment(row.description, indent)
-    yield from _comment(f"{_allowed(row)}; {' or '.join(row.variables)}", indent)
-    yield f"{indent}{name}: {row.default}"
+def _leaf(leaf: Leaf, name: str, indent: str) -> Iterator[str]:
+    yield from _comment(leaf.description, indent)
+    yield from _comment(f"{_allowed(leaf)}; {' or '.join(leaf.variables)}", indent)
+    yield f"{indent}{name}: {leaf.shown_default}"
 
 
-def _allowed(row: SettingRow) -> str:
-    if row.type in {"word", "true or false"}:
-        return " | ".join(row.allowed)
-    if row.type.startswith("word or "):
-        return f"{row.type.removeprefix('word or ').capitalize()}, or {' | '.join(row.allowed)}"
-    name = row.type.removesuffix(" or null")
-    parts = [name.capitalize(), " and ".join(row.allowed), "or null" if name != row.type else ""]
+def _allowed(leaf: Leaf) -> str:
+    if leaf.type in {"word", "true or false"}:
+        return " | ".join(leaf.allowed)
+    if leaf.type.startswith("word or "):
+        return f"{leaf.type.removeprefix('word or ').capitalize()}, or {' | '.join(leaf.allowed)}"
+    name = leaf.type.removesuffix(" or null")
+    parts = [name.capitalize(), " and ".join(leaf.allowed), "or null" if name != leaf.type else ""]
     return ", ".join(part for part in parts if part)
 
 
