@@ -164,6 +164,7 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
         return new_limit is not None and (old_limit is None or new_limit <= old_limit)
     if key == ENABLED_SKILLS:
         return _is_part(_names(_text(key, given)), _names(_text(key, held)))
+    # A file replaces a list as a whole, so it could only remove names that the user wrote.
     if key == "logging.redact_names":
         return held is None
     if key == "model.allowed_models":

@@ -35,6 +35,7 @@ def get_workspace(cwd: Path, *, home: Path) -> Path:
     if any(_exists(cwd / name) for name in _MARKS):
         return cwd
     for folder in (cwd, *cwd.parents):
+        # A root folder is its own parent.
         is_end = folder in (home, folder.parent) or not _is_users(folder)
         if is_end:
             break
@@ -125,6 +126,7 @@ def read_text(file: SettingsFile) -> FileText:
 
 def _decode(file: SettingsFile, raw: bytes) -> FileText:
     try:
+        # Some editors on Windows start a file with a byte order mark.
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1

@@ -115,6 +115,7 @@ class _Walk(Struct):
             hint = "Add a value, or remove the line to use the default"
             self.report("no_value", f"{leaf.key} has no value", entry.line, hint)
             return
+        # The models take such a value as JSON text, because a variable can hold nothing else.
         if leaf.is_structured and not isinstance(value, str | None):
             value = json.dumps(value)
         elif (line := _find_secret(entry)) is not None:
@@ -177,6 +178,7 @@ def list_unknown_variables(environ: MappingABC[str, str], *, used: Collection[st
     """Warn about variables with the prefix of settings that are neither settings nor `used` otherwise."""
     known = {name for key in all_leaves() for name in variables_of(key)}
     for name in sorted(environ):
+        # Only a warning: other programs may use variables with this prefix.
         if name.startswith("AGENT_") and name not in known | NOT_SETTINGS and name not in used:
             nearest = _nearest_variable(name, known)
             message = f"Environment variable {name if name.isidentifier() else quote(name)} is not a setting"

@@ -134,6 +134,7 @@ def _walk(folder: Path, prefix: str = "") -> Iterator[_LocalFile]:
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             name = prefix + entry.name
+            # Bytecode would be part of the trusted bytes, and Python writes it again on the next run.
             if name == ".git" or entry.name in _BY_PRODUCTS or entry.name.endswith((".pyc", ".pyo")):
                 continue
             details = entry.stat(follow_symlinks=False)
@@ -274,6 +275,7 @@ def _swap(stored: Path, visible: Path, *, spare: Path) -> None:
     if not os.path.lexists(visible):
         stored.rename(visible)
         return
+    # Without this, a reader could come between the two renames and find no skill.
     if _exchange(stored, visible):
         return
     visible.rename(spare)
