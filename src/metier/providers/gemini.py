@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import assert_never, override
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from metier.messages import (
     MediaPart,
     ModelReply,
@@ -134,9 +136,14 @@ def build_count_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCac
 
 
 def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
-    usage = _parse_usage(as_object(body.get("usageMetadata")))
-    model = as_text(body.get("modelVersion")) or request.model
-    response_id = as_text(body.get("responseId"))
+    reply = ModelReply(
+        parts=(),
+        stop_reason="refusal",
+        usage=_parse_usage(as_object(body.get("usageMetadata"))),
+        provider=NAME,
+        model=as_text(body.get("modelVersion")) or request.model,
+        response_id=as_text(body.get("responseId")),
+    )
     candidate = next(iter(as_objects(body.get("candidates"))), None)
     if candidate is None:
         # A blocked prompt has no candidate at all. It's a refusal and not a failure: sending it again would be blocked
@@ -144,15 +151,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
         blocked = as_text(as_object(body.get("promptFeedback")).get("blockReason"))
         if not blocked:
             raise ReplyBroken("gemini sent JSON without a candidate", hint="Check the base URL")
-        return ModelReply(
-            parts=(),
-            stop_reason="refusal",
-            usage=usage,
-            provider=NAME,
-            model=model,
-            response_id=response_id,
-            finish_reason=blocked,
-        )
+        return replace(reply, finish_reason=blocked)
     finish = as_text(candidate.get("finishReason"))
     # The model wrote a call that the vendor itself couldn't parse. Asking again often helps, so this failure is
     # retried.
@@ -161,19 +160,12 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     pieces = as_objects(as_object(candidate.get("content")).get("parts"))
     # For servers without response ids: call ids must differ between replies, and be the same in a replay.
     fingerprint = hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
-    parts = _PartReader(request, response_id or fingerprint).read(pieces)
+    parts = _PartReader(request, reply.response_id or fingerprint).read(pieces)
     called = any(isinstance(part, ToolCallPart) for part in parts)
     reason = _STOP_REASONS.get(finish, "other")
     # The vendor also reports STOP for replies with calls.
-    return ModelReply(
-        parts=parts,
-        stop_reason="tool_calls" if called and reason == "end" else reason,
-        usage=usage,
-        provider=NAME,
-        model=model,
-        response_id=response_id,
-        finish_reason=finish,
-    )
+    reason = "tool_calls" if called and reason == "end" else reason
+    return replace(reply, parts=parts, stop_reason=reason, finish_reason=finish)
 
 
 class StreamAssembly:
