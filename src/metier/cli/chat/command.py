@@ -57,6 +57,7 @@ def chat(
 ) -> int:
     """Start or continue a conversation."""
     if ctx.invoked_subcommand is not None:
+        # Click passes options in front of `list` to this function, where they would have no effect.
         if agent or model or context or last or provider or profile or quiet or as_json:
             raise UsageError("`agent chat list` does not take options of `agent chat`", hint="Put options after `list`")
         return 0

@@ -144,6 +144,7 @@ def _start_reading(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[str]":
 
     def read() -> None:
         try:
+            # In a thread, because an event loop can't wait for a regular file.
             text = sys.stdin.readline()
         except (OSError, ValueError):
             text = ""

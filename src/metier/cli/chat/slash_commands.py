@@ -394,6 +394,7 @@ def _read_git_diff(workspace: Path, path: str) -> str:
     limited = ("--", path) if path else ()
     shown = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-prefix", "--ignore-submodules")
     try:
+        # Before the first commit there is no HEAD, and the diff is that with the index.
         has_commit = run_git(workspace, ("rev-parse", "--verify", "-q", "HEAD"), allowed=(0, 1))
         changed = run_git(workspace, ("diff", *shown, *(["HEAD"] if has_commit else []), *limited))
         # `-z`, because a file name may contain line breaks.

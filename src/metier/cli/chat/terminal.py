@@ -194,6 +194,7 @@ class Terminal:
     def showing(self) -> Generator[None]:
         before = (sys.stdout, sys.stderr)
         above = _Above(self)
+        # A redirected stream stays as it is: its file must get what is printed.
         sys.stdout, sys.stderr = (above if stream.isatty() else stream for stream in before)
         try:
             yield
@@ -295,6 +296,7 @@ class Terminal:
         # Cut first: measuring the width of a line takes time proportional to its length.
         self._region = [line[: 4 * self.width] for line in lines]
         for line in self._region:
+            # One less, because some terminals wrap a line as soon as its last column is written.
             line.truncate(self.width - 1, overflow="ellipsis")
         self._refresh()
 
@@ -499,12 +501,14 @@ def _bind_writing(keys: KeyBindings, terminal: Terminal) -> None:
     def _complete(event: KeyPressEvent) -> None:
         _complete_word(event.current_buffer)
 
+    # Terminals send Alt-Enter as Esc followed by Enter.
     @keys.add("escape", "enter", filter=Condition(lambda: not terminal.is_asked))
     def _break(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
     @keys.add(Keys.BracketedPaste)
     def _paste(event: KeyPressEvent) -> None:
+        # Terminals paste line ends as carriage returns, like the Enter key.
         pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
         event.current_buffer.insert_text(pasted if terminal.is_asked else terminal.fold(pasted))
 
@@ -540,6 +544,7 @@ def _bind_commands(keys: KeyBindings, terminal: Terminal) -> None:
     def _edit(event: KeyPressEvent) -> None:
         event.app.create_background_task(terminal.edit_draft())
 
+    # The prompt reads keys in raw mode, in which the terminal driver sends no signals.
     @keys.add("c-z")
     def _suspend(event: KeyPressEvent) -> None:
         event.app.create_background_task(terminal.suspend())
