@@ -217,6 +217,7 @@ def _check_effect(file: Path, key: str, value: Plain) -> None:
 
 def write_setting(file: Path, key: str, rendered: str) -> None:
     try:
+        # Some editors on Windows start a file with a byte order mark.
         text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"'{file}' cannot be read: {error}", hint="Run `agent check settings`") from error

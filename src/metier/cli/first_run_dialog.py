@@ -207,6 +207,7 @@ def write_settings(decided: SetUp, *, cwd: Path, home: Path) -> Path:
 def _read_line(prompt: str) -> str:
     sys.stderr.write(printable(prompt))
     sys.stderr.flush()
+    # Not `input`, which may write its prompt to stdout.
     line = sys.stdin.readline()
     if not line:
         raise EOFError

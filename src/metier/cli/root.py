@@ -126,7 +126,8 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Typer would exit with 1, as if the command had failed. Only the reader of its output is gone.
+            # Typer would exit with 1, as if the command had failed. Only the reader of its output is gone. Without a
+            # stdout, Python has nothing to flush at its end, where it would report the broken pipe again.
             sys.stdout = None
             return BROKEN_PIPE_EXIT_CODE
 
