@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from metier.cli.shared.desktop import edit_in_thread
+from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable, warn_line
 from metier.views.painter import Painter, build_painter
 

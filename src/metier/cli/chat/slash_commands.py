@@ -18,8 +18,8 @@ from metier.cli.chat.turn_view import TurnView, list_chats_with_messages
 from metier.cli.config import change_setting, report_change
 from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_server_status
+from metier.cli.shared.clipboard import copy_text
 from metier.cli.shared.context import current_settings
-from metier.cli.shared.desktop import copy_text
 from metier.cli.shared.output import count, printable, warn_line, write_line
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file

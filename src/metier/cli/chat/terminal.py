@@ -37,7 +37,7 @@ from rich.text import Text
 
 from metier.cli.chat.screen import CONTINUED, ChatSession
 from metier.cli.chat.slash_commands import list_commands
-from metier.cli.shared.desktop import edit_in_thread
+from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable
 from metier.errors import MetierError, UsageError
 from metier.runtime.chat.chats import Chat

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from metier.approval.profile import is_profile_reason
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.desktop import edit_in_thread
+from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import build_output_redactor, printable, warn_line
 from metier.cli.trust import is_trusted_folder, renew_trust

@@ -1,26 +1,14 @@
-"""Programs of the user's desktop: the editor, and the clipboard."""
+"""Edit a text in the user's editor: `$VISUAL`, `$EDITOR`, or a common one that is installed."""
 
-import base64
 import os
 import shlex
-import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 
 from metier.errors import UsageError
-from metier.programs.launcher import (
-    CLIPBOARD,
-    EDITOR,
-    Program,
-    feed_program,
-    find_program,
-    run_program,
-    use_own_program,
-)
+from metier.programs.launcher import EDITOR, Program, run_program, use_own_program
 from metier.programs.search import drop_writable_paths, get_trusted_program
 
 _COMMON = ("sensible-editor", "nano", "vi", "notepad")
@@ -63,43 +51,3 @@ def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
 async def edit_in_thread(text: str, *, suffix: str = ".txt") -> str | None:
     """Call `edit_text` in a thread, so that the event loop keeps the run's lease alive."""
     return await anyio.to_thread.run_sync(lambda: edit_text(text, suffix=suffix))
-
-
-MAX_TERMINAL_BYTES = 74_994
-"""Terminals commonly accept 100,000 characters of Base64, the sequence included."""
-_TIMEOUT_SECONDS = 3.0
-_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR")
-
-
-def copy_text(text: str, *, workspace: Path) -> Sequence[str]:
-    """Copy the text in all available ways, and return the names of those that worked."""
-    data = text.encode()
-    ways = [name for name, arguments in _list_programs() if _feed(name, arguments, data, workspace=workspace)][:1]
-    stream = next((each for each in (sys.__stdout__, sys.__stderr__) if each is not None and each.isatty()), None)
-    if stream is not None and len(data) <= MAX_TERMINAL_BYTES:
-        # OSC 52. A terminal doesn't report whether it supports this, so the desktop program is used in addition.
-        stream.write(f"\x1b]52;c;{base64.b64encode(data).decode('ascii')}\x07")
-        stream.flush()
-        ways.append("the terminal")
-    return ways
-
-
-def _list_programs() -> Sequence[tuple[str, tuple[str, ...]]]:
-    """List the programs of the current display server. Without a display they would fail or hang."""
-    if sys.platform == "darwin":
-        return (("pbcopy", ()),)
-    if sys.platform == "win32":
-        return (("clip", ()),)
-    wayland = (("wl-copy", ()),) if os.environ.get("WAYLAND_DISPLAY") else ()
-    x11 = (("xclip", ("-selection", "clipboard")), ("xsel", ("-ib",))) if os.environ.get("DISPLAY") else ()
-    return (*wayland, *x11)
-
-
-def _feed(name: str, arguments: tuple[str, ...], data: bytes, *, workspace: Path) -> bool:
-    program = find_program(CLIPBOARD, name, os.environ, writable=(workspace,), passed=_VARIABLES)
-    if program is None:
-        return False
-    try:
-        return feed_program(program, *arguments, given=data, timeout=_TIMEOUT_SECONDS) == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
