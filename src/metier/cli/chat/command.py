@@ -11,9 +11,9 @@ import anyio
 import typer
 from msgspec.structs import replace
 
+from metier.cli.chat.list_chats import list_chats_with_messages
 from metier.cli.chat.screen import PlainScreen, Screen
 from metier.cli.chat.session import ChatOptions, Session
-from metier.cli.chat.turn_view import list_chats_with_messages
 from metier.cli.shared.command_options import AsJson, CommandGroup, Config
 from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.open_host import open_host, open_run_host

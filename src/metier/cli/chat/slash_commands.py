@@ -13,8 +13,9 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from metier.approval.scopes import ScopeReader
+from metier.cli.chat.list_chats import list_chats_with_messages
 from metier.cli.chat.permission_modes import SUMMARIES, PermissionModes, list_modes
-from metier.cli.chat.turn_view import TurnView, list_chats_with_messages
+from metier.cli.chat.turn_view import TurnView
 from metier.cli.config import change_setting, report_change
 from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_server_status

@@ -1,32 +1,26 @@
-"""The display of conversations: turns as runs, earlier turns, the status line, and the rows of a list."""
+"""The display of a conversation: its turns as runs, earlier turns, and the status line."""
 
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
-from pydantic import JsonValue
-from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from metier.cli.chat.permission_modes import Mode, list_modes
 from metier.cli.run.driver import list_observers
 from metier.cli.run.live import ticking, write_answer
-from metier.cli.shared.output import count, printable
+from metier.cli.shared.output import printable
 from metier.events.partial import PartialObserver
 from metier.providers.base import Observer
-from metier.runtime.chat.chats import MAX_RUNS, Chat, is_turn, list_chats
+from metier.runtime.chat.chats import Chat
 from metier.runtime.history.run_views import read_run_view, read_whole_step
-from metier.runtime.records.index_rows import TYPED, find_row_cost, render_cost
-from metier.runtime.runs import Runtime
+from metier.runtime.records.index_rows import TYPED
 from metier.runtime.status import RunStatus
-from metier.store.contexts import ContextState
-from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
-from metier.views.closing import format_age, format_cost, format_tokens
+from metier.views.closing import format_cost, format_tokens
 from metier.views.lines import EXCERPT_LINES, render_whole_step
 from metier.views.live import LiveRun
 from metier.views.painter import Painter
@@ -189,50 +183,3 @@ class TurnView:
         shown = mode if mode in list_modes(agent.profile) else ""
         parts = (self._chat.answered_by, who, agent.profile, shown, share, self._cost)
         return " · ".join(part for part in parts if part)
-
-
-_MIN_MESSAGE_WIDTH = 20
-_ID_WIDTH = 28
-
-
-class ListedChat(Struct, frozen=True, kw_only=True):
-    context_id: str
-    status: str
-    turns: int
-    cost_usd: float | None
-    """Includes the runs that summarized it; None if a price is unknown."""
-    first_message: str
-    last_message: str
-    updated_at: datetime
-
-    def as_json(self) -> dict[str, JsonValue]:
-        return {**to_builtins(self), "updated_at": self.updated_at.isoformat(timespec="seconds")}
-
-    def render(self, *, width: int) -> str:
-        """`2 h  4 turns  $0.021  Translate the note  20260102-030405-…`."""
-        age = format_age((datetime.now(UTC) - self.updated_at).total_seconds())
-        start = f"{age:>6}  {count(self.turns, 'turn'):>8}  {render_cost(self.cost_usd):>12}"
-        room = max(_MIN_MESSAGE_WIDTH, width - cell_len(start) - _ID_WIDTH - 4)
-        message = one_line(printable(self.first_message), room)
-        return f"{start}  {set_cell_size(message, max(room, cell_len(message)))}  {self.context_id}"
-
-
-async def list_chats_with_messages(runtime: Runtime, *, limit: int) -> list[ListedChat]:
-    """List conversations, most recently used first."""
-    return [await _read(runtime, state) for state in await list_chats(runtime, limit=limit)]
-
-
-async def _read(runtime: Runtime, state: ContextState) -> ListedChat:
-    runs = await runtime.store.list_runs(context_id=state.context_id, limit=MAX_RUNS)
-    turns = [row for row in runs if is_turn(row)]
-    costs = [find_row_cost(row) for row in runs]
-    return ListedChat(
-        context_id=state.context_id,
-        status=state.task_state,
-        turns=len(turns),
-        cost_usd=None if None in costs else round(sum(cost or 0.0 for cost in costs), 6),
-        # The store lists the newest run first.
-        first_message=turns[-1].task if turns else "",
-        last_message=turns[0].task if turns else "",
-        updated_at=state.updated_at,
-    )
