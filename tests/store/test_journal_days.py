@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from metier.ids import CHILD
-from metier.protocols.a2a.card import RUN_PREFIX
+from metier.protocols.a2a.caller import RUN_PREFIX
 from metier.store.base import checksum_of
 from metier.store.postgres.database import Address
 from metier.store.postgres.schema import MIGRATIONS, migrate

@@ -1,6 +1,5 @@
-"""Callers, and the agent card that they get: name, addresses and, for authenticated callers, skills."""
+"""The agent card: name, addresses and, for authenticated callers, skills."""
 
-import hashlib
 from pathlib import Path
 
 from a2a.types.a2a_pb2 import (
@@ -14,18 +13,15 @@ from a2a.types.a2a_pb2 import (
     SecurityScheme,
     StringList,
 )
-from msgspec import Struct
 
 from metier.definitions.task import load_task
+from metier.protocols.a2a.caller import Caller
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import ResolvedAgent, resolve_agent
 from metier.runtime.workspace.lookup import list_definitions
 from metier.telemetry.excerpt import one_line
 from metier.version import __version__
 
-RUN_PREFIX = "a2a-"
-"""The prefix of the IDs of runs started over A2A."""
-_CALLER_DIGITS, _TASK_DIGITS = 12, 20
 TASK = "task:"
 """The prefix of the IDs of A2A skills that are task definitions."""
 PROTOCOL = "1.0"
@@ -35,36 +31,6 @@ _TEXT = ("text/plain", "application/json")
 _BEARER = "bearer"
 _DESCRIPTION_CHARACTERS = 400
 _BUILT_IN = "metier"
-
-
-# A peer sees only the tasks that it sent to this agent itself. The prefix of their IDs enforces it.
-class Caller(Struct, frozen=True, kw_only=True):
-    """A caller and the agent that it calls."""
-
-    user: str
-    agent: str = ""
-    """Empty for the default agent."""
-    trace_parent: str = ""
-    base_url: str = ""
-    """The server's address as the caller sees it."""
-
-    @property
-    def prefix(self) -> str:
-        """Return the ID prefix of this caller's tasks for this agent."""
-        return f"{RUN_PREFIX}{_digest(f'{self.user}/{self.agent}')[:_CALLER_DIGITS]}"
-
-    def name_task(self, message_id: str) -> str:
-        """Return the run ID of a message. A repeated message gets the same ID, so it never starts a second run."""
-        # Hashed, because callers choose message ids of any characters and length, and a run's id names a folder.
-        return f"{self.prefix}{_digest(message_id)[:_TASK_DIGITS]}"
-
-    def name_context(self, context_id: str) -> str:
-        """Return the name of a conversation of this caller, which cannot collide with a chat of the workspace."""
-        return f"{self.prefix}/{context_id}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def build_card(host: Host, caller: Caller, *, is_extended: bool) -> AgentCard:

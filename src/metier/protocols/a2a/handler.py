@@ -49,7 +49,8 @@ from msgspec.structs import replace
 from pydantic import JsonValue, ValidationError
 
 from metier.errors import MetierError, StoreError, ToolFailed, UsageError
-from metier.protocols.a2a.card import TASK, Caller, build_card, list_skill_ids
+from metier.protocols.a2a.caller import Caller
+from metier.protocols.a2a.card import TASK, build_card, list_skill_ids
 from metier.runtime.answers import Answer, check_answer
 from metier.runtime.child_runs import request_task
 from metier.runtime.cleaning import build_host_cleaner

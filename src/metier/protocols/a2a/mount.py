@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from metier.errors import MetierError, UsageError
-from metier.protocols.a2a.card import REST, RPC, Caller, build_card
+from metier.protocols.a2a.caller import Caller
+from metier.protocols.a2a.card import REST, RPC, build_card
 from metier.protocols.a2a.handler import CALLER, MountingServer, RunTasks
 from metier.runtime.workspace.lookup import get_definition
 from metier.telemetry.tracing import HEADER
