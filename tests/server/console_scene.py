@@ -13,8 +13,9 @@ from model_server import ModelServer, Reply, calls, says
 from run_workspace import GREET, QUICK, Workspace
 
 from metier.decisions import TaskState
-from metier.evals.eval_results import EvalResult, GradeRow, save_result
+from metier.evals.eval_results import EvalResult, save_result
 from metier.evals.eval_results import RunRow as EvalRow
+from metier.evals.grading import Grade
 from metier.ids import format_run_id
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
@@ -217,9 +218,7 @@ def fill_list(folder: Path, *, count: int, minutes: int = 5) -> None:
 
 
 def keep_evals(folder: Path) -> None:
-    missed = GradeRow(
-        check="contains", text="contains: '2 files'", verdict="failed", evidence=f"{LONG} {RIGHT_TO_LEFT}"
-    )
+    missed = Grade(check="contains", text="contains: '2 files'", verdict="failed", evidence=f"{LONG} {RIGHT_TO_LEFT}")
     for day in range(1, 9):
         rows = tuple(
             EvalRow(

@@ -11,7 +11,8 @@ from model_server import ModelServer, running_model
 from run_workspace import Workspace
 from running_server import serving
 
-from metier.evals.eval_results import EvalResult, GradeRow, RunRow, Status, save_result
+from metier.evals.eval_results import EvalResult, RunRow, Status, save_result
+from metier.evals.grading import Grade
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -33,7 +34,7 @@ def prepare_with(folder: Path, model: ModelServer) -> Workspace:
 
 
 def keep(folder: Path, name: str, commit: str, **statuses: Status) -> None:
-    failed = GradeRow(check="contains", text="contains: '2 files'", verdict="failed", evidence=HOSTILE)
+    failed = Grade(check="contains", text="contains: '2 files'", verdict="failed", evidence=HOSTILE)
     rows = tuple(
         RunRow(case_id=case, status=status, grades=(failed,) if status == "failed" else ())
         for case, status in statuses.items()

@@ -89,11 +89,7 @@ def create_history(workspace: Path, commits: Sequence[Commit], *, is_committed: 
 def write_files(workspace: Path, files: Mapping[str, str]) -> None:
     """Write files to the workspace. Raises `UsageError` for a path outside it."""
     for path, text in files.items():
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or not parts.parts or not {"..", ".git"}.isdisjoint(map(str.lower, parts.parts)):
-            raise UsageError(f"Path {path!r} is outside the workspace of the case", hint="Use a relative path")
-        (workspace / parts).parent.mkdir(parents=True, exist_ok=True)
-        (workspace / parts).write_text(text, "utf-8")
+        _write(workspace, path, text.encode())
 
 
 def _commit(workspace: Path, commit: Commit) -> None:

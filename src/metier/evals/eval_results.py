@@ -26,15 +26,6 @@ type Status = Literal["passed", "failed", "not_checked", "stale", "missing", "er
 """
 
 
-class GradeRow(Value):
-    """The result of one check."""
-
-    check: str
-    text: str
-    verdict: Literal["passed", "failed", "not_checked"]
-    evidence: str = ""
-
-
 class RunRow(Value):
     """One run of one case."""
 
@@ -47,7 +38,7 @@ class RunRow(Value):
     status: Status
     reasons: tuple[str, ...] = ()
     """Reasons for the status `stale`, `missing`, `error` or `not_run`."""
-    grades: tuple[GradeRow, ...] = ()
+    grades: tuple[Grade, ...] = ()
     run_id: str = ""
     result: str = ""
     turns: int = 0
@@ -63,7 +54,7 @@ class RunRow(Value):
         return self.status == "passed"
 
     @property
-    def failures(self) -> tuple[GradeRow, ...]:
+    def failures(self) -> tuple[Grade, ...]:
         return tuple(grade for grade in self.grades if grade.verdict == "failed")
 
 
@@ -119,10 +110,7 @@ def build_row(row: RunRow, evidence: Evidence, grades: Sequence[Grade]) -> RunRo
         counts[call.tool] = counts.get(call.tool, 0) + 1
     return row.model_copy(
         update={
-            "grades": tuple(
-                GradeRow(check=each.check, text=each.text, verdict=each.verdict, evidence=each.evidence)
-                for each in grades
-            ),
+            "grades": tuple(grades),
             "run_id": evidence.run_id,
             "result": evidence.result,
             "turns": evidence.turns,

@@ -20,12 +20,13 @@ from metier.evals import cases as c
 from metier.evals.cases import anywhere, list_values, parse_path
 from metier.evals.evidence import Call, Evidence, Verdict
 from metier.tools.schemas import SchemaCheck
+from metier.values import Value
 
 _SHOWN = 200
 
 
-class Grade(Struct, frozen=True, kw_only=True):
-    """The verdict about one check."""
+class Grade(Value):
+    """The verdict about one check, as results store it."""
 
     check: str
     """Kind of the check, such as `contains`."""

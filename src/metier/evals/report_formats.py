@@ -8,7 +8,8 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.evals.bench import WITH, WITHOUT
-from metier.evals.eval_results import EvalResult, GradeRow, RunRow, Status
+from metier.evals.eval_results import EvalResult, RunRow, Status
+from metier.evals.grading import Grade
 from metier.evals.statistics import Comparison, VariantSummary, compare, measure_spread
 from metier.telemetry.sanitize import sanitize
 
@@ -164,7 +165,7 @@ def _render_row(row: RunRow) -> str:
     )
 
 
-def _render_grade(grade: GradeRow) -> str:
+def _render_grade(grade: Grade) -> str:
     return f'<span class="{grade.verdict}">{_text(grade.text)}</span>: {_text(grade.evidence)}'
 
 

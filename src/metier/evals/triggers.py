@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from metier.definitions.names import canonical_name
 from metier.evals.cases import Budget, EvalCase, SkillUsed, Trigger
-from metier.evals.eval_results import GradeRow, RunRow
+from metier.evals.eval_results import RunRow
+from metier.evals.grading import Grade
 from metier.evals.targets import SourcedCase, Target
 from metier.routing.catalog import build_routable
 from metier.routing.prefilter import rank_request
@@ -82,7 +83,7 @@ def build_trigger_row(routed: Routed, name: str) -> RunRow:
     wanted = f"{'chooses' if trigger.should_trigger else 'leaves alone'} {name}"
     won = f"{routed.winner.skill_name} wins with {routed.winner.score:.0f}" if routed.winner else "no skill wins"
     reason = f" ({routed.winner.reason})" if routed.winner else ""
-    grade = GradeRow(
+    grade = Grade(
         check="trigger",
         text=f"trigger: {wanted}",
         verdict="passed" if routed.holds else "failed",
