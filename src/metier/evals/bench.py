@@ -32,6 +32,7 @@ from metier.store.backend import StoreOptions
 _TIMEOUT_SECONDS = 60
 _PLAIN = {b"100644": 0o644, b"100755": 0o755}
 _IDENTITY = {"NAME": "Eval", "EMAIL": "eval@example.org", "DATE": "2026-01-01T00:00:00+00:00"}
+# The folder may belong to another user, as in containers.
 _SETTINGS = (
     *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "commit.gpgsign=false"),
     *("-c", "safe.directory=*"),
@@ -46,6 +47,7 @@ SHOWN_ROOT = "/eval"
 
 def get_commit(folder: Path, ref: str = "HEAD") -> str:
     """Return the full ID of a commit, or an empty string if there is no such commit or no repository."""
+    # Git would take it for an option.
     if ref.startswith("-"):
         return ""
     return _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").decode().strip()
@@ -205,6 +207,7 @@ def list_moved(root: Path, runs: Path, host: Host) -> dict[str, str]:
     moved[str(host.workspace)] = f"{SHOWN_ROOT}/project"
     moved[str(get_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
     home = str(host.home)
+    # A short home such as `/root` would also be replaced inside of other paths.
     return moved | ({home: f"{SHOWN_ROOT}/home"} if len(host.home.parts) > 2 else {})
 
 

@@ -40,6 +40,7 @@ MAIN_FILE = f"{FOLDER}/evals.json"
 WORKSPACE_FOLDER = ".agent/evals"
 MAX_YAML_BYTES = 64 * 1024
 _KINDS: tuple[TargetKind, ...] = ("skill", "agent", "task")
+# These and the keys below occur in the eval files of public repositories; nearly all of them have `evals`.
 _LISTS = ("evals", "cases", "tests", "queries", "test_cases", "scenarios", "prompts")
 _ASKED = ("prompt", "query", "question", "input", "task", "user_prompt")
 _ASSERTIONS = (
@@ -147,6 +148,7 @@ def _read_file(folder: Path, path: str, reading: EvalsReading, *, skill_name: st
         message = f"The file is larger than {MAX_READ_BYTES} bytes"
         reading.problems.append(_error("file_too_large", message, path))
         return
+    # Some editors on Windows start a file with a byte order mark.
     text = data.decode("utf-8-sig", "replace")
     _read_text(text, path, reading, folder=folder, skill_name=skill_name)
 

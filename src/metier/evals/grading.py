@@ -199,6 +199,7 @@ def _first_difference(text: str, expected: str) -> str:
 def _evaluate_calls(check: c.ToolCalled | c.ToolNotCalled | c.ToolOrder, calls: Sequence[Call]) -> Found:
     made = f"Called: {', '.join(call.tool for call in calls) or 'nothing'}"
     if isinstance(check, c.ToolOrder):
+        # `in` consumes an iterator up to the match, so each tool is searched behind the one before it.
         rest = iter([call.tool for call in calls if call.status != "rejected"])
         return Found(all(tool in rest for tool in check.tools), made)
     tests = _build_tests(check.arguments)

@@ -48,6 +48,7 @@ from metier.skills.workspace_trust import MADE_HERE
 from metier.store.base import Store
 from metier.values import Value
 
+# A smaller rest comes from rounding.
 _MIN_SHARE_USD = 1e-6
 
 PLAN = "plan.json"
@@ -304,6 +305,7 @@ class EvalBudget(Struct):
         if available < _MIN_SHARE_USD:
             self.is_used_up = True
             return 0.0
+        # Runs at the same time must not exceed the budget together. Later ones get what these leave.
         share = available / max(1, min(self.jobs, remaining))
         self.set_aside_usd += share
         return share
@@ -393,6 +395,7 @@ class Session(Struct):
     def _open_runtime(self) -> AbstractAsyncContextManager[Runtime]:
         host = self.target.host
         logging = host.settings.logging.model_copy(update={"jsonl_dir": str(self.folder / "runs"), "shard": "off"})
+        # The default store in the eval's folder: its runs must not appear among the user's own.
         store = type(host.settings.store)()
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = host.settings.model_copy(update={"logging": logging, "store": store})
@@ -410,6 +413,7 @@ class Session(Struct):
 
     async def _run_slot(self, slot: Slot, bench: Bench, judge: JudgeRun | None, *, remaining: list[int]) -> RunRow:
         row = begin_row(slot.sourced, variant=slot.variant.name, repetition=slot.repetition)
+        # What earlier processes paid is part of the budget already.
         before = await compute_cost(self.target, slot, bench)
         reserved = self.budget.reserve(remaining=max(1, remaining[0]))
         remaining[0] -= 1

@@ -33,6 +33,7 @@ pre { white-space: pre-wrap; background: #f6f6f6; padding: .6rem; max-height: 20
 @media (prefers-color-scheme: dark) { body { background: #161616; color: #e8e8e8; } pre { background: #222; }
 th, td { border-color: #333; } .passed { color: #6fd39b; } .failed, .stale, .missing, .error { color: #ff8a80; } }
 """
+# Answers in a report are hostile text: if escaping ever missed something, it could neither load nor run anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -316,6 +317,7 @@ def _build_run(row: RunRow, *, configuration: str, number: int) -> Json:
     counts = _count_expectations(row)
     notes: list[JsonValue] = list(row.reasons)
     return {
+        # The viewer expects numbers.
         "eval_id": int(row.case_id) if row.case_id.isdigit() else number,
         "eval_name": row.name or row.case_id,
         "configuration": configuration,

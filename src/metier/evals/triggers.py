@@ -137,6 +137,7 @@ def suggest_words(
     candidates = _list_words([each for each in routed if each.trigger.should_trigger and not each.holds], own)
     while candidates and len(chosen) < _MAX_WORDS:
         tried = {word: count([*chosen, word]) for word in candidates}
+        # On a tie the first candidate, which is the most frequent word.
         word = max(tried, key=lambda each: (tried[each], -candidates.index(each)))
         if tried[word] <= best:
             break
