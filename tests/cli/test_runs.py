@@ -45,6 +45,72 @@ def test_the_list_is_newest_first_and_can_be_filtered(
     assert workspace.agent("runs", "list", "--status", "odd") == 2
 
 
+def leave_run(run_id: str, *, queue: str = "", is_claimed: bool = False) -> None:
+    """Create a run that no process drives. A claimed one was started by a worker that was lost."""
+
+    async def leave() -> None:
+        async with open_runtime(open_host(None)) as runtime:
+            now = runtime.host.clock.now()
+            row = RunRow(
+                run_id=run_id,
+                context_id=run_id,
+                status="pending",
+                task="Go",
+                queue=queue,
+                created_at=now,
+                updated_at=now,
+            )
+            await runtime.store.create_run(row)
+            if is_claimed:
+                lease = await runtime.store.take_lease(run_id, owner="worker-7", seconds=60)
+                await runtime.store.update_run(lease, {"status": "in_progress"})
+                await runtime.store.renew_lease(lease, seconds=0.000_001)
+
+    anyio.run(leave)
+
+
+def test_every_status_that_the_list_shows_is_accepted_as_a_filter(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+    workspace.agent("run", "Greet", "-q")
+    leave_run("20990101-000000-killed", is_claimed=True)
+    leave_run("20990101-000000-queued", queue="default")
+    leave_run("20990101-000000-lost", queue="default", is_claimed=True)
+    capsys.readouterr()
+    assert workspace.agent("runs", "list") == 0
+    shown = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
+    assert set(shown) == {"completed", "interrupted", "queued", "worker_lost"}
+
+    for status, line in shown.items():
+        assert workspace.agent("runs", "list", "--status", status) == 0
+        assert capsys.readouterr().out.splitlines() == [line], status
+    assert workspace.agent("runs", "list", "--status", "in_progress", "--json") == 0
+    listed = {(row["status"], row["interrupted"], row["worker_lost"]) for row in json.loads(capsys.readouterr().out)}
+    assert listed == {("in_progress", True, False), ("in_progress", False, True)}
+    assert workspace.agent("runs", "list", "--status", "") == 2
+
+
+def test_a_rare_status_is_found_behind_many_other_runs(workspace: Workspace, capsys: Capture) -> None:
+    async def fill() -> None:
+        async with open_runtime(open_host(None)) as runtime:
+            now = runtime.host.clock.now()
+            for number in range(30):
+                row = RunRow(
+                    run_id=f"20990101-000000-{number:04}", context_id="c", status="pending", task="Go",
+                    queue="" if number in (0, 1) else "default", created_at=now, updated_at=now,
+                )  # fmt: skip
+                await runtime.store.create_run(row)
+
+    anyio.run(fill)
+
+    assert workspace.agent("runs", "list", "--status", "interrupted", "--limit", "2") == 0
+
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "20990101-000000-0001", "20990101-000000-0000",
+    ]  # fmt: skip
+
+
 def test_a_workspace_without_runs_has_an_empty_list(workspace: Workspace, capsys: Capture) -> None:
     assert workspace.agent("runs", "list", "--json") == 0
 
@@ -109,14 +175,7 @@ def test_cancel_ends_a_paused_run(workspace: Workspace, model: ModelServer, caps
 
 def test_cancel_ends_an_old_row_without_a_journal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     run_id = "20260101-000000-killed"
-
-    async def leave() -> None:
-        async with open_runtime(open_host(None)) as runtime:
-            now = runtime.host.clock.now()
-            row = RunRow(run_id=run_id, context_id=run_id, status="pending", task="Go", created_at=now, updated_at=now)
-            await runtime.store.create_run(row)
-
-    anyio.run(leave)
+    leave_run(run_id)
 
     assert workspace.agent("runs", "cancel", run_id) == 0
 

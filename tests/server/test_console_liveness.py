@@ -62,6 +62,12 @@ def test_run_of_a_lost_worker_is_not_shown_as_running(idle: RunningServer) -> No
         assert run_id not in console.page
 
     assert idle.get(f"/api/v1/runs/{run_id}")["worker_lost"] is True
+    found = {
+        status: [row["run_id"] for row in idle.get("/api/v1/runs", status=status)["items"]]
+        for status in ("worker_lost", "in_progress", "queued", "interrupted")
+    }
+    assert found == {"worker_lost": [run_id], "in_progress": [run_id], "queued": [], "interrupted": []}
+    assert idle.get("/api/v1/runs", not_status="worker_lost")["items"] == []
 
 
 def test_run_that_no_worker_claimed_is_queued_and_not_lost(idle: RunningServer) -> None:

@@ -61,7 +61,9 @@ class ApprovalInbox(Protocol):
 class RunList(Protocol):
     """The part that `agent runs list` needs, without the modules that drive runs."""
 
-    def list_pages(self, *, status: TaskState | None, limit: int) -> AsyncGenerator[list[RunRow]]: ...
+    def list_pages(self, *, status: str, limit: int) -> AsyncGenerator[list[RunRow]]:
+        """List runs, newest first. `status` is one of `run_search.STATUSES`; empty lists all."""
+        ...
 
 
 class TaskRequest(Struct, frozen=True, kw_only=True):

@@ -16,10 +16,11 @@ from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import prepare_runs_folder
+from metier.runtime.records.run_search import StatusFilter, read_run_page
 from metier.skills.git_clones import is_tracked
 from metier.skills.workspace_trust import knows_file, note_file
 from metier.store.backend import DATABASE, open_store
-from metier.store.base import RUNNABLE, RunRow, Store
+from metier.store.base import RUNNABLE, RunRow, RunSearch, Store
 from metier.store.failures import StoreUnavailable
 
 
@@ -90,14 +91,16 @@ class StoredRunList(Struct, frozen=True):
 
     store: Store
 
-    async def list_pages(self, *, status: TaskState | None, limit: int) -> AsyncGenerator[list[RunRow]]:
+    async def list_pages(self, *, status: str, limit: int) -> AsyncGenerator[list[RunRow]]:
         """List runs, newest first, with their progress so far."""
-        count = last = 0
-        while count < limit and (
-            page := await self.store.list_runs(status=status, before=last, limit=min(_PAGE, limit - count))
-        ):
-            yield [await count_progress(row, self.store) for row in page]
-            count, last = count + len(page), page[-1].number
+        statuses = StatusFilter(wanted=(status,) if status else ())
+        left, before = limit, 0
+        while left > 0:
+            page = await read_run_page(self.store, RunSearch(), statuses, before=before, limit=min(_PAGE, left))
+            yield [await count_progress(row, self.store) for row in page.rows]
+            left, before = left - len(page.rows), page.next
+            if not before:
+                return
 
 
 async def count_progress(row: RunRow, store: Store) -> RunRow:

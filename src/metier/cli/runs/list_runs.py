@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -12,11 +12,11 @@ import typer
 from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.output import JsonList, write_line
-from metier.decisions import TaskState
 from metier.definitions.reader import join_words
 from metier.errors import UsageError
 from metier.ids import CHILD
 from metier.runtime.records.index_rows import find_row_cost, get_shown_status, render_cost, row_as_json
+from metier.runtime.records.run_search import STATUSES
 from metier.runtime.run_store import StoredRunList, open_runs
 from metier.store.base import RunRow
 from metier.telemetry.excerpt import one_line
@@ -41,17 +41,14 @@ def list_runs(
     config: Config = None,
 ) -> None:
     """List runs, newest first."""
-    states = get_args(TaskState.__value__)
-    if status is not None and status not in states:
-        raise UsageError(f"--status must be {join_words(states)}, not {status!r}")
-
-    wanted = cast("TaskState | None", status)  # checked above
+    if status is not None and status not in STATUSES:
+        raise UsageError(f"--status must be {join_words(STATUSES)}, not {status!r}")
     shown = JsonList() if as_json else None
 
     async def show_pages() -> int:
         count = 0
         async with _open_list(config) as runs:
-            async for page in runs.list_pages(status=wanted, limit=limit):
+            async for page in runs.list_pages(status=status or "", limit=limit):
                 for row in page:
                     shown.add(row_as_json(row)) if shown is not None else _write_row(row)
                 count += len(page)

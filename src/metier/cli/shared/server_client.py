@@ -72,7 +72,7 @@ class Server(Struct, frozen=True):
         headers = {"idempotency-key": uuid.uuid4().hex}
         return await self._ask("POST", path, json={} if body is None else body, headers=headers)
 
-    async def list_pages(self, *, status: TaskState | None, limit: int) -> AsyncGenerator[list[RunRow]]:
+    async def list_pages(self, *, status: str, limit: int) -> AsyncGenerator[list[RunRow]]:
         """List runs, newest first."""
         cursor, left = 0, limit
         while left > 0:

@@ -29,6 +29,7 @@ from metier.runtime.history.transfer import export_run
 from metier.runtime.opened_host import open_host
 from metier.runtime.queue.detached import leave_to_workers, submit, wake
 from metier.runtime.records.index_rows import row_as_json
+from metier.runtime.records.run_search import DriverlessStatus, RunPage, StatusFilter, read_run_page
 from metier.runtime.records.signatures import check_run_token, issue_token
 from metier.runtime.requests import RunRequest
 from metier.runtime.run_outcome import build_outcome
@@ -139,8 +140,11 @@ Texts = tuple[Annotated[str, Field(max_length=200)], ...]
 
 
 class RunQuery(Body):
-    status: tuple[TaskState, ...] = ()
-    not_status: tuple[TaskState, ...] = ()
+    status: Annotated[
+        tuple[TaskState | DriverlessStatus, ...],
+        Field(description="`interrupted`, `queued` and `worker_lost` runs are also `pending` or `in_progress`."),
+    ] = ()
+    not_status: tuple[TaskState | DriverlessStatus, ...] = ()
     agent: Texts = ()
     not_agent: Texts = ()
     model: Texts = ()
@@ -161,10 +165,8 @@ class RunQuery(Body):
     limit: Annotated[int, Field(ge=1, le=500, description="Maximum number of items.")] = 50
 
     def build(self, *, now: datetime) -> RunSearch:
-        """Build the search. Raises `UsageError` for an invalid time."""
+        """Build the search without the statuses. Raises `UsageError` for an invalid time."""
         return RunSearch(
-            statuses=self.status,
-            not_statuses=self.not_status,
             agents=self.agent,
             not_agents=self.not_agent,
             models=self.model,
@@ -238,11 +240,12 @@ async def list_runs(
     store = state.runtime.store
     if wanted.context:
         rows = await store.list_runs(context_id=wanted.context, before=wanted.cursor, limit=wanted.limit)
+        page = RunPage(rows=tuple(rows), next=rows[-1].number if len(rows) == wanted.limit else 0)
     else:
         search = wanted.build(now=state.host.clock.now())
-        rows = await store.search_runs(search, before=wanted.cursor, limit=wanted.limit)
-    following = rows[-1].number if len(rows) == wanted.limit else 0
-    return answer_page(state, [row_as_json(row) for row in rows], following=following)
+        statuses = StatusFilter(wanted=wanted.status, unwanted=wanted.not_status)
+        page = await read_run_page(store, search, statuses, before=wanted.cursor, limit=wanted.limit)
+    return answer_page(state, [row_as_json(row) for row in page.rows], following=page.next)
 
 
 @router.get("/{run}", response_model=RunDetails)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from math import isfinite, nan
-from typing import Literal, cast, get_args
+from typing import Literal
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter
@@ -19,19 +19,18 @@ from metier.errors import MetierError, UsageError
 from metier.ids import CHILD
 from metier.runtime.history.spending import parse_since
 from metier.runtime.records.index_rows import find_row_cost, get_shown_status
+from metier.runtime.records.run_search import STATUSES, StatusFilter, read_run_page
 from metier.runtime.runs import Runtime
 from metier.server.console.charts import Bar, BarChart, build_ticks, round_up, stack
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.run_actions import RETRIABLE, retry
-from metier.store.base import ENDED, RUNNABLE, RunRow, RunSearch
+from metier.store.base import ENDED, RunRow, RunSearch
 from metier.store.contexts import ContextChange, ContextStore, NewFact
 from metier.store.usage import UNFINISHED, format_hour
 from metier.views.closing import format_count
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")
-_WITHOUT_DRIVER = ("interrupted", "queued", "worker_lost")
-STATES: tuple[str, ...] = (*get_args(TaskState.__value__), *_WITHOUT_DRIVER)
 _TOKEN = re.compile(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
 
 
@@ -45,8 +44,7 @@ class Words(Struct, frozen=True, kw_only=True):
 class RunFilter(Struct, frozen=True, kw_only=True):
     search: RunSearch
     """Search conditions for the store."""
-    shown: Words = Words()
-    """Statuses as shown to users. The store doesn't distinguish an interrupted run from a driven one."""
+    statuses: StatusFilter = StatusFilter(only_shown=True)
     given: Mapping[str, str] = field(default_factory=dict[str, str])
     """The parameters of the URL."""
 
@@ -54,10 +52,6 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     def address(self) -> str:
         """Return the query string of the URL."""
         return urlencode({name: value for name, value in self.given.items() if value})
-
-    def fits(self, row: RunRow) -> bool:
-        status = get_shown_status(row)
-        return (not self.shown.wanted or status in self.shown.wanted) and status not in self.shown.unwanted
 
 
 def parse_filter(given: Mapping[str, str], *, now: datetime) -> RunFilter:
@@ -83,15 +77,13 @@ def parse_filter(given: Mapping[str, str], *, now: datetime) -> RunFilter:
 def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str], *, now: datetime) -> RunFilter:
     status = _choose(found.get("status", []))
     for word in (*status.wanted, *status.unwanted):
-        if word not in STATES:
-            raise UsageError(f"Unknown status {word[:40]!r}", hint=f"Use one of {', '.join(STATES)}")
+        if word not in STATUSES:
+            raise UsageError(f"Unknown status {word[:40]!r}", hint=f"Use one of {', '.join(STATUSES)}")
     agent, model, skill = (_choose(found.get(name, [])) for name in ("agent", "model", "skill"))
     task, text = _choose(found.get("task", [])), _choose(found.get("text", []))
     min_cost, max_cost = _parse_costs(found.get("cost", []))
     since, until = _parse_times(found, now=now)
     search = RunSearch(
-        statuses=_list_stored(status.wanted),
-        not_statuses=_list_excluded(status.unwanted),
         agents=_name_built_in(agent.wanted),
         not_agents=_name_built_in(agent.unwanted),
         models=model.wanted,
@@ -108,20 +100,8 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
         created_before=until,
         without_children=not given.get("children"),
     )
-    return RunFilter(search=search, shown=status, given=dict(given))
-
-
-def _list_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
-    """Return the stored statuses that can be shown as the wanted ones; none means all."""
-    known = get_args(TaskState.__value__)
-    found = [state for word in wanted for state in (RUNNABLE if word in _WITHOUT_DRIVER else (word,))]
-    return tuple(cast("TaskState", state) for state in dict.fromkeys(found) if state in known)  # checked here
-
-
-def _list_excluded(unwanted: Sequence[str]) -> tuple[TaskState, ...]:
-    """Return the statuses that the store can exclude: not those of runs that may be shown as interrupted or queued."""
-    known = set(get_args(TaskState.__value__)) - set(RUNNABLE)
-    return tuple(cast("TaskState", word) for word in unwanted if word in known)  # checked here
+    statuses = StatusFilter(wanted=status.wanted, unwanted=status.unwanted, only_shown=True)
+    return RunFilter(search=search, statuses=statuses, given=dict(given))
 
 
 def _name_built_in(names: Sequence[str]) -> tuple[str, ...]:
@@ -170,9 +150,6 @@ def _parse_cost(text: str) -> float:
 
 
 PAGE = 50
-_READ = PAGE + 1
-_MAX_SCANNED = 2_000
-"""Rows that one request scans if the store can't filter by the shown status."""
 HOURS = 24
 _FAILED = tuple(status for status in ENDED if status not in ("completed", "canceled"))
 
@@ -209,17 +186,8 @@ class LastDay(Struct, frozen=True, kw_only=True):
 
 async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> RunList:
     """Return the next matching runs, newest first."""
-    found: list[RunRow] = []
-    last, scanned = before, 0
-    # One more than a page, to know whether another page follows.
-    while len(found) <= PAGE and scanned < _MAX_SCANNED:
-        rows = await runtime.store.search_runs(wanted.search, before=last, limit=_READ)
-        if not rows:
-            break
-        last, scanned = rows[-1].number, scanned + len(rows)
-        found += [row for row in rows if wanted.fits(row)]
-    more = found[PAGE - 1].number if len(found) > PAGE else last if scanned >= _MAX_SCANNED else 0
-    return RunList(runs=tuple(build_listed(row) for row in found[:PAGE]), next_cursor=more)
+    page = await read_run_page(runtime.store, wanted.search, wanted.statuses, before=before, limit=PAGE)
+    return RunList(runs=tuple(build_listed(row) for row in page.rows), next_cursor=page.next)
 
 
 def build_listed(row: RunRow) -> ListedRun:
@@ -347,7 +315,7 @@ async def _render_list(page: Page, template: str) -> Response:
         own_views=own,
         here_view=next((view.name for view in own if view.address == wanted.address), ""),
         longest_name=MAX_NAME_LENGTH,
-        states=STATES,
+        states=STATUSES,
         narrowed=any(wanted.given.get(name) for name in MORE),
         last_day=await read_last_day(runtime, now=now),
         before=before,
@@ -435,18 +403,19 @@ async def _act(page: Page, action: BulkAction, run_id: str) -> None:
 
 async def collect(runtime: Runtime, wanted: RunFilter, action: BulkAction, *, before: int = 0) -> Batch:
     """Return the newest runs that match the filter and allow the action."""
+    search = wanted.statuses.narrow(wanted.search)
     suitable = UNFINISHED if action == "cancel" else RETRIED
-    if wanted.search.statuses:
+    if search.statuses:
         possible = UNFINISHED if action == "cancel" else RETRIABLE
-        suitable = tuple(status for status in wanted.search.statuses if status in possible)
+        suitable = tuple(status for status in search.statuses if status in possible)
     if not suitable:
         return Batch(rows=(), has_more=False)
-    search = replace(wanted.search, statuses=suitable)
+    search = replace(search, statuses=suitable)
     limit, last = MAX_BULK_RUNS[action], before
     found: list[RunRow] = []
     while len(found) <= limit and (rows := await runtime.store.search_runs(search, before=last, limit=_PAGE)):
         last = rows[-1].number
-        found += [row for row in rows if wanted.fits(row)]
+        found += [row for row in rows if wanted.statuses.fits(row)]
     return Batch(rows=tuple(found[:limit]), has_more=len(found) > limit)
 
 
