@@ -62,6 +62,26 @@ def test_an_approval_shows_the_exact_call_and_its_hash(workspace: Workspace, par
     assert parked in capsys.readouterr().out
 
 
+def test_latest_names_the_only_pending_approval(
+    workspace: Workspace, model: ModelServer, parked: str, capsys: Capture
+) -> None:
+    assert show(workspace, "latest", capsys)["approval_id"] == parked
+    assert workspace.agent("approve", "latest", "--by", "ada") == 0
+    assert capsys.readouterr().out == f"{parked} approved by ada\n"
+
+    assert workspace.agent("deny", "latest") == 2
+    assert "No approval is pending" in capsys.readouterr().err
+
+    model.follow(calls("Write", path="a.txt", content="x"), calls("Write", path="b.txt", content="x"), says("Done."))
+    workspace.agent(*ASK)
+    workspace.agent(*ASK)
+    capsys.readouterr()
+    assert workspace.agent("approve", "latest") == 2
+    said = capsys.readouterr().err
+    assert "More than one approval is pending" in said
+    assert "agent approvals list" in said
+
+
 def test_an_approval_shows_the_risk_of_its_tool(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("Bash", command="make all"), says("Done."))
     assert workspace.agent(*ASK, "--output-format", "json") == 3

@@ -87,8 +87,8 @@ def test_commands_print_the_same_for_a_server_and_for_its_workspace(
 
     commands = (
         ("runs", "list"), ("runs", "list", "--json"), ("approvals", "list"), ("approvals", "show", approval),
-        ("approvals", "show", approval, "--json"), ("task", "list"), ("task", "show", "tidy"),
-        ("runs", "list", "--status", "completed"), ("runs", "show", "20990101"),
+        ("approvals", "show", approval, "--json"), ("approvals", "show", "latest"), ("task", "list"),
+        ("task", "show", "tidy"), ("runs", "list", "--status", "completed"), ("runs", "show", "20990101"),
     )  # fmt: skip
     for command in commands:
         far_code, far = workspace.agent("--server", remote.url, *command), capsys.readouterr()

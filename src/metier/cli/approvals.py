@@ -25,7 +25,7 @@ app = build_group("List and show approvals.")
 
 app.registered_commands += listing.registered_commands
 
-ApprovalName = Annotated[str, typer.Argument(help="Approval ID, or a prefix of it.")]
+ApprovalName = Annotated[str, typer.Argument(help="Approval ID, a prefix of it, or `latest`.")]
 Reason = Annotated[str, typer.Option("--reason", help="Reason; the model sees the reason of a denial.")]
 By = Annotated[str | None, typer.Option("--by", help="Name of the approver. Default: your user name.")]
 ResumeAfter = Annotated[bool, typer.Option("--resume", help="Then resume the run here.")]

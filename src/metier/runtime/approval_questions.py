@@ -129,7 +129,9 @@ class Approvals:
             after = rows[-1].number
 
     async def get(self, name: str) -> ApprovalQuestion:
-        """Return an approval by ID or unique prefix. Raises `ApprovalUnknown`, `UsageError`."""
+        """Return an approval by ID, unique prefix, or `latest`. Raises `ApprovalUnknown`, `UsageError`."""
+        if name == "latest":
+            name = await self._find_latest()
         # An exact ID sorts before longer ones with the same prefix, so two rows are enough.
         found = await self._store.find_approvals(name, limit=2) if name else []
         if await self._expire(found):
@@ -142,6 +144,21 @@ class Approvals:
             raise UsageError(f"More than one approval starts with {name!r}", hint="Add more characters of the ID")
         row = found[0]
         return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
+
+    async def _find_latest(self) -> str:
+        """Return the ID of the pending approval. With several, `latest` could be a call that the user has not seen."""
+        await self._expire_open("")
+        pending = await self._store.list_approvals(status="open", limit=2)
+        if not pending:
+            raise ApprovalUnknown(
+                "No approval is pending", hint="Run `agent approvals list --all` to list decided approvals"
+            )
+        if len(pending) > 1:
+            raise UsageError(
+                "More than one approval is pending, so `latest` doesn't name one",
+                hint="Run `agent approvals list`, then use an ID",
+            )
+        return pending[0].approval_id
 
     async def _find_asked(self, run_id: str) -> dict[str, ApprovalAsked]:
         """Read the approval entries of a run's journal, by approval ID."""

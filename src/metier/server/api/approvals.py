@@ -16,7 +16,10 @@ from metier.server.state import CurrentUser, ServerState, State
 
 router = APIRouter(prefix="/approvals", tags=["approvals"])
 
-type ApprovalName = Annotated[str, Path(max_length=200, description="The ID of an approval, or a unique prefix of it.")]
+type ApprovalName = Annotated[
+    str,
+    Path(max_length=200, description="The ID of an approval, a unique prefix of it, or `latest`: the only open one."),
+]
 
 
 class Decision(Body):
