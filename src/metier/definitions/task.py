@@ -82,6 +82,7 @@ def render_criterion(criterion: Criterion) -> str:
 FILE_NAME = "TASK.md"
 MAX_STEPS = 100
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+# On Windows a backslash is a separator, and a colon names a drive or another stream of a file.
 _FILE_NAME = re.compile(r"[^/\\:\x00]+\.md", re.IGNORECASE)
 
 
@@ -216,6 +217,7 @@ def load_task(
     seen: set[str] = set()
     step_file: Path | None = file
     while step_file is not None:
+        # Some file systems would find the same file under another case, and the chain would never end.
         seen.add(step_file.name.casefold())
         document = load(step_file)
         found = list(document.problems)

@@ -55,6 +55,7 @@ def list_references(skill: SkillDefinition) -> tuple[ReferenceFile, ...]:
     """Return the files below `references/`, sorted by path, without symbolic links and dot files."""
     found: list[ReferenceFile] = []
     for folder, folders, files in os.walk(skill.folder / REFERENCES_FOLDER):
+        # `os.walk` follows no links, except for the folder that it starts in.
         if Path(folder).is_symlink():
             return ()
         folders[:] = sorted(name for name in folders if not name.startswith("."))

@@ -137,6 +137,7 @@ def parse_once(
     context = Context(strict=strict, unknown_keys="ignore")
     reading = read_model(SkillFields, lift_metadata(root), file=str(file), context=context)
     fields = reading.draft or SkillFields.model_construct()
+    # `read_model` has reported these; from here on, only those of `_build` are new.
     context.findings.clear()
     skill = _build(fields, root, front, context=context, file=file, id=id, data=data, own=own)
     found = [*reading.problems, *list_problems(context, root, file=str(file))]
@@ -242,6 +243,7 @@ def render_available_skills(skills: Iterable[SkillDefinition]) -> str:
     for skill in skills:
         lines += ["<skill>"]
         lines += ["<name>", html.escape(skill.name), "</name>"]
+        # A description of a foreign skill must not close its element.
         lines += ["<description>", html.escape(skill.description), "</description>"]
         lines += ["<location>", str(skill.file), "</location>"]
         lines += ["</skill>"]

@@ -23,7 +23,9 @@ _LATE_OPEN = re.compile(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTI
 _GLUED_OPEN = re.compile(r"---[ \t]*(?=(?:name|description)[ \t]*:)")
 _RULE_CLOSE = re.compile(r"(?<=\n\n)-{4,}[ \t]*$", re.MULTILINE)
 _BARE_FIELD = re.compile(r"(?=(?:name|description)[ \t]*:)")
+# YAML also ends a document with three dots.
 _CLOSE = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
+# Everything that YAML does not allow in a text. It allows U+0085, a line end of mainframes.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
 _LINE_ENDS = re.compile(r"\r\n?")
 _HEADING_OR_GAP = re.compile(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)

@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from msgspec import Struct
 
+# Slugs are built like the anchors of GitHub, because links in skills are written for those.
 _NOT_IN_SLUG = re.compile(r"[^\w\- ]")
 _NOT_PROSE = ("![", "[!", "<")
 """Start of an image, a badge or an HTML tag."""
@@ -92,6 +93,7 @@ def first_paragraph(body: str) -> str:
 
 def _split_lines(body: str) -> list[str]:
     """Split text at Markdown's line endings, and keep them."""
+    # Not `splitlines`, which also splits at form feeds and U+2028.
     return list(io.StringIO(body, newline=""))
 
 
