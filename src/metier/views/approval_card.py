@@ -13,8 +13,8 @@ from rich.text import Text
 from metier.telemetry.sanitize import reveal, sanitize_line
 from metier.tools.base import NO_CHANGE
 from metier.views.call_line import build_line
-from metier.views.closing import indent
 from metier.views.diff import is_diff, wrap_diff
+from metier.views.screen_lines import indent
 
 MAX_LINES = 40
 """Maximum lines of an argument or a preview. The number of further lines is shown."""

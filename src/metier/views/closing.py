@@ -1,10 +1,12 @@
-"""The closing line of a run: status, turns, tokens, cost, time, ID. Also formats of numbers and lines. Pure."""
+"""The closing line of a run: status, turns, tokens, cost, time, ID. Pure."""
 
 from collections.abc import Iterator
 
 from rich.text import Text
 
+from metier.views.formats import format_cost, format_count, format_seconds, format_tokens
 from metier.views.run_view import RunView
+from metier.views.screen_lines import fit
 
 _STYLES = {"completed": "green", "paused": "yellow", "input_required": "yellow", "in_progress": "cyan"}
 _WORDS = {"input_required": "waiting for input", "in_progress": "in progress"}
@@ -65,70 +67,3 @@ def get_seconds(view: RunView) -> float:
     if view.started_at is None or view.updated_at is None:
         return 0.0
     return max(0.0, (view.updated_at - view.started_at).total_seconds())
-
-
-def format_tokens(count: int) -> str:
-    """Format a number of tokens: `410`, `12.3k`, `1.2M`."""
-    if count < 1_000:
-        return str(count)
-    # From here on, one decimal would round to `1000.0k`.
-    if count < 999_950:
-        return f"{count / 1_000:.1f}k"
-    return f"{count / 1_000_000:.1f}M"
-
-
-def format_cost(cost_usd: float | None) -> str:
-    """Format a cost: `$0.021`, with more decimals for small amounts. None is `cost unknown`."""
-    if cost_usd is None:
-        return "cost unknown"
-    if cost_usd >= 1:
-        return f"${cost_usd:,.2f}"
-    if cost_usd >= 0.001 or cost_usd <= 0:
-        return f"${cost_usd:.3f}"
-    # As many decimals as the first digit needs: three would show a cheap call as free.
-    zeros = len(f"{cost_usd:.12f}".partition(".")[2]) - len(f"{cost_usd:.12f}".partition(".")[2].lstrip("0"))
-    return f"${cost_usd:.{min(9, zeros + 1)}f}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a duration: `0.2 s`, `14 s`, `2 min 5 s`, `1 h 3 min`."""
-    # From here on, one decimal would round to `10.0`.
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
-
-
-def format_age(seconds: float) -> str:
-    """Format an age: `now`, `5 min`, `3 h`, `2 d`."""
-    minutes = max(0, int(seconds)) // 60
-    if minutes < 60:
-        return f"{minutes} min" if minutes else "now"
-    return f"{minutes // 60} h" if minutes < 24 * 60 else f"{minutes // (24 * 60):,} d"
-
-
-def format_count(number: int, noun: str, plural: str = "") -> str:
-    """Format a number with its noun: `1 run`, `2,000 runs`."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def fit(text: Text, width: int) -> Text:
-    """Truncate to one screen line. Cut by characters first, because measuring a line of a megabyte takes too long."""
-    if len(text) > 4 * width:
-        text = text[: 4 * width]
-    text.truncate(width, overflow="ellipsis")
-    text.no_wrap = True
-    return text
-
-
-def indent(text: Text, depth: int = 1) -> Text:
-    """Indent a line by two columns per level."""
-    if not depth:
-        return text
-    indented = Text("  " * depth, no_wrap=text.no_wrap)
-    indented.append_text(text)
-    return indented

@@ -11,8 +11,8 @@ from rich.cells import chop_cells
 from rich.text import Text
 
 from metier.telemetry.sanitize import reveal
-from metier.views.closing import fit, indent
 from metier.views.run_view import StepView
+from metier.views.screen_lines import fit, indent
 
 MAX_LINES = 80
 _HUNK = re.compile(r"@@ -(?P<old>\d+)(?:,(?P<removed>\d+))? \+(?P<new>\d+)(?:,(?P<added>\d+))? @@")

@@ -55,7 +55,7 @@ from metier.events.step import (
 from metier.events.task import TaskPlanned, TaskStepChanged
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
-from metier.views.closing import format_count
+from metier.views.formats import format_count
 from metier.views.run_view import NoteLevel, NoteView, RunView
 
 type Words = tuple[NoteLevel, Callable[[Any], str]]

@@ -21,7 +21,7 @@ from metier.telemetry.live_text import LiveText
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.views.blocks import BlockSplitter
-from metier.views.closing import indent, render_closing
+from metier.views.closing import render_closing
 from metier.views.diff import render_change
 from metier.views.fold import add_text, drop_text, fold, with_answer
 from metier.views.lines import (
@@ -38,6 +38,7 @@ from metier.views.lines import (
 )
 from metier.views.painter import Painter
 from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
+from metier.views.screen_lines import indent
 
 FRAMES_PER_SECOND = 10
 NO_EDGE = 1_000

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.sanitize import sanitize_line
-from metier.views.closing import fit, format_cost, format_count, format_tokens
+from metier.views.formats import format_cost, format_count, format_tokens
 from metier.views.run_view import ContextUse, Usage
+from metier.views.screen_lines import fit
 
 Grouping = Literal["model", "agent", "skill", "task", "day"]
 

@@ -12,7 +12,7 @@ from metier.runtime.records.index_rows import find_row_cost, render_cost
 from metier.runtime.runs import Runtime
 from metier.store.contexts import ContextState
 from metier.telemetry.excerpt import one_line
-from metier.views.closing import format_age
+from metier.views.formats import format_age
 
 _MIN_MESSAGE_WIDTH = 20
 _ID_WIDTH = 28

@@ -42,8 +42,8 @@ from metier.settings.setting_values import get_value, render_value
 from metier.telemetry.excerpt import one_line
 from metier.tools.files.snapshots import Unavailable, find_repository, run_git
 from metier.version import __version__
-from metier.views.closing import format_cost, format_tokens
 from metier.views.diff import build_diff, build_step_diff, render_diff
+from metier.views.formats import format_cost, format_tokens
 from metier.views.painter import build_painter
 from metier.views.spending import Grouping, group_spending, render_context
 

@@ -20,7 +20,7 @@ from metier.runtime.records.index_rows import TYPED
 from metier.runtime.status import RunStatus
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
-from metier.views.closing import format_cost, format_tokens
+from metier.views.formats import format_cost, format_tokens
 from metier.views.lines import EXCERPT_LINES, render_whole_step
 from metier.views.live import LiveRun
 from metier.views.painter import Painter

@@ -15,7 +15,7 @@ from metier.server.state import ServerState, State
 from metier.store.base import RunSearch
 from metier.store.usage import UNFINISHED, UsageTotal
 from metier.version import __version__
-from metier.views.closing import format_seconds
+from metier.views.formats import format_seconds
 from metier.views.spending import Grouping, total_as_json
 
 router = APIRouter()

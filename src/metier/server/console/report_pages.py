@@ -32,7 +32,7 @@ from metier.telemetry.call_text import show_call
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.views.call_line import describe_call
-from metier.views.closing import format_cost, format_count, format_seconds, format_tokens
+from metier.views.formats import format_cost, format_count, format_seconds, format_tokens
 from metier.views.run_view import Usage
 from metier.views.spending import Grouping, Total
 
