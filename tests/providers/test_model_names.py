@@ -3,7 +3,7 @@
 import pytest
 
 from metier.errors import UsageError
-from metier.providers.options import check_fallbacks, parse_model_name, qualify_model_name
+from metier.providers.model_names import check_fallbacks, parse_model_name, qualify_model_name
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from metier.cli.shared.output import count, problem_as_json, warn_line, write_js
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import UsageError
-from metier.providers.options import qualify_model_name
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.documents import task_as_json
 from metier.runtime.requests import join_trace
 from metier.runtime.run_access import TaskRequest

@@ -6,7 +6,7 @@ from typing import NoReturn
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider, ServerAddress, get_server
 from metier.providers.failures import CallFailed, MissingKey, ModelNotAllowed
-from metier.providers.options import ModelName, is_allowed
+from metier.providers.model_names import ModelName, is_allowed
 
 
 class UnavailableProvider:

@@ -14,17 +14,11 @@ from metier.providers.base import Provider
 from metier.providers.connection import Connection
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
+from metier.providers.model_names import parse_model_name
 from metier.providers.offline.plan import PlaceholderValues
 from metier.providers.offline.progress import read_task
 from metier.providers.offline.provider import build_offline
-from metier.providers.options import (
-    OFFLINE,
-    ModelOptions,
-    RemoteAgentOptions,
-    find_key_variable,
-    parse_model_name,
-    read_agents,
-)
+from metier.providers.options import OFFLINE, ModelOptions, RemoteAgentOptions, find_key_variable, read_agents
 from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, get_key, open_provider
 from metier.providers.retry import Candidate
 from metier.providers.stand_ins import AllowedProvider, DryRunProvider, UnavailableProvider

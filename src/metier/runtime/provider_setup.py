@@ -16,7 +16,8 @@ from metier.messages import Message, TextPart
 from metier.providers.base import ListsModels, ModelRequest
 from metier.providers.facts import load_facts
 from metier.providers.failures import BadRequest, NotFound, ReplyBroken
-from metier.providers.options import DEFAULT_MODELS, OFFLINE, ProviderName
+from metier.providers.model_names import DEFAULT_MODELS
+from metier.providers.options import OFFLINE, ProviderName
 from metier.providers.registry import BUILT_IN, ProviderChoice, open_provider
 from metier.settings.setting_values import render_value
 

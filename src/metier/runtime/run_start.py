@@ -18,7 +18,8 @@ from metier.engine.entries.task import ChildRequest
 from metier.engine.model.media import store_media
 from metier.engine.services import Services
 from metier.errors import UsageError
-from metier.providers.options import OFFLINE, ModelName
+from metier.providers.model_names import ModelName
+from metier.providers.options import OFFLINE
 from metier.runtime.child_runs import build_limits
 from metier.runtime.delegation.authority import pin_origin
 from metier.runtime.host import Host

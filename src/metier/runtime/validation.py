@@ -36,7 +36,8 @@ from metier.definitions.task import TaskDefinition, TaskStep
 from metier.definitions.text.yaml_text import Node
 from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
 from metier.errors import ConfigError
-from metier.providers.options import OFFLINE, ModelOptions, is_allowed, parse_model_name
+from metier.providers.model_names import is_allowed, parse_model_name
+from metier.providers.options import OFFLINE, ModelOptions
 from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.build import list_tools
 from metier.runtime.cleaning import load_host_config

@@ -12,14 +12,8 @@ from msgspec.structs import replace
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
-from metier.providers.options import (
-    DEFAULT_MODELS,
-    KEY_VARIABLES,
-    ModelOptions,
-    find_key_variable,
-    parse_model_name,
-    qualify_model_name,
-)
+from metier.providers.model_names import DEFAULT_MODELS, parse_model_name, qualify_model_name
+from metier.providers.options import KEY_VARIABLES, ModelOptions, find_key_variable
 from metier.settings.clone_settings import FREE, PROFILE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.discovery import RUNS_KEY, SettingsFile, find_default_runs, find_file, find_own_file
 from metier.settings.keys import PATH_KEYS, all_leaves

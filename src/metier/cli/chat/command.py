@@ -20,7 +20,7 @@ from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError, unwrapped
-from metier.providers.options import qualify_model_name
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.chat.chats import Chat, ChatRequest, open_chat
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers

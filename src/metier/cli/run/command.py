@@ -80,7 +80,7 @@ def run(
     from metier.cli.run.driver import View
     from metier.cli.run.live import EVENTS
     from metier.cli.run.run_request import open_request, read_request, run_on_server, run_request, with_files
-    from metier.providers.options import qualify_model_name
+    from metier.providers.model_names import qualify_model_name
 
     shown = View(output=output, quiet=quiet, with_partials=include_partial, timeout_seconds=timeout, is_ci=ci)
     view = replace(shown, verbosity=EVENTS if events else verbose)

@@ -13,7 +13,8 @@ from metier.cli.run.driver import View, drive_run, run_in_background
 from metier.cli.shared.open_host import open_run_host
 from metier.cli.shared.output import warn_line
 from metier.errors import UsageError
-from metier.providers.options import OFFLINE, parse_model_name
+from metier.providers.model_names import parse_model_name
+from metier.providers.options import OFFLINE
 from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.build import list_tools
 from metier.runtime.host import Host

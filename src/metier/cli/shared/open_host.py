@@ -7,7 +7,8 @@ from pathlib import Path
 from metier.cli.shared.context import current_directory, current_workspace, home_folder, resolve_given
 from metier.cli.shared.output import warn_line
 from metier.errors import UsageError
-from metier.providers.options import BASE_URL_VARIABLES, DEFAULT_MODELS, OFFLINE
+from metier.providers.model_names import DEFAULT_MODELS
+from metier.providers.options import BASE_URL_VARIABLES, OFFLINE
 from metier.runtime import opened_host
 from metier.runtime.host import Host
 from metier.settings.resolution import LoadedSettings

@@ -17,7 +17,8 @@ from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import build_memory_key
 from metier.errors import UsageError, unwrapped
 from metier.ids import get_user
-from metier.providers.options import OFFLINE, ModelName, parse_model_name
+from metier.providers.model_names import ModelName, parse_model_name
+from metier.providers.options import OFFLINE
 from metier.runtime.answers import Answer, build_raise
 from metier.runtime.approval_questions import ApprovalQuestion
 from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see

@@ -15,7 +15,7 @@ from metier.engine.journal import read_entries, store_entries
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
-from metier.providers.options import parse_model_name, qualify_model_name
+from metier.providers.model_names import parse_model_name, qualify_model_name
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import get_inherited

@@ -19,7 +19,8 @@ from metier.definitions.skills.skill_names import is_called
 from metier.definitions.text.front_matter import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
 from metier.ids import measure_ms
-from metier.providers.options import OFFLINE, ModelName, ModelOptions, check_fallbacks, is_allowed, parse_model_name
+from metier.providers.model_names import ModelName, check_fallbacks, is_allowed, parse_model_name
+from metier.providers.options import OFFLINE, ModelOptions
 from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import describe_unknown, get_definition, list_definitions, list_ids
 from metier.runtime.workspace.skill_catalog import (

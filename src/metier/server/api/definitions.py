@@ -12,7 +12,7 @@ from starlette.responses import Response
 from metier.definitions.agent import load_agent
 from metier.definitions.names import fold_id
 from metier.definitions.task import TaskDefinition, load_task
-from metier.providers.options import qualify_model_name
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host

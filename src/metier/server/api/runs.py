@@ -18,7 +18,7 @@ from metier.decisions import TaskState
 from metier.definitions.files.contained_path import read_contained
 from metier.engine.state.phases import FINAL
 from metier.errors import UsageError
-from metier.providers.options import qualify_model_name
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.answers import Answer, RaisedLimits, check_answer
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
