@@ -35,6 +35,7 @@ class Decode(Struct, frozen=True):
     """Decode the recorded reply."""
 
 
+# A dataclass, not a Struct: equality ignores the verdicts.
 @dataclass(frozen=True, slots=True)
 class RunSteps:
     """Run these steps, concurrently if there are several; results are in this order."""

@@ -26,6 +26,7 @@ from metier.providers.options import OFFLINE
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300
+# Do not reword these: journals contain them as reasons of questions, and a replay compares them.
 _FOREIGN = "It was planned before the run came to this store"
 _BEGUN = (
     "It was begun before the run came to this store, and how it ended is not known here: look whether it was done,"
@@ -62,6 +63,7 @@ def get_read_denial(policy: Policy, path: str, *, skill: str = "") -> str:
 
 def decide(state: RunState, policy: Policy) -> a.Action:
     """Return the next action. The same state always gives the same one."""
+    # Hooks first, because one may end the run before its next action.
     return find_due(state) or _choose(state, policy)
 
 
@@ -118,6 +120,7 @@ def _call_or_stop(state: RunState, limits: Limits) -> a.Action:
 
 def _stop_at_budget(state: RunState, limits: Limits) -> a.Fail | a.PauseAtLimit | None:
     """Stop a run that reached its budget: fail it, or pause it if its limits say so."""
+    # The cost of a call is only known after it, so a run may exceed its budget by one call.
     if limits.max_cost_usd is None or state.cost_usd < limits.max_cost_usd:
         return None
     message = f"The run cost {state.cost_usd:.4f} USD, which is over the limit"
@@ -353,6 +356,7 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
         return a.StopAtStep(failed.step_id, f"Step {file!r} failed: {message}")
     was_told = build_identity(failed.action) in state.told_failures
     # A failure that the model has already read ends the run, or the same call could fail in a loop.
+    # Policies are named after their reactions, such as `retry_once_then_fallback_then_abort`.
     if "retry_once" in policy and failed.finished.retryable and not failed.failed_once and not was_told:
         return a.RetryStep(failed.step_id, failed.finished.error_type or "failed")
     if "fallback" in policy and not was_told and not is_planned(state):

@@ -107,6 +107,7 @@ def _get_wrong_value(item: InputSpec, value: JsonValue) -> str:
     if not problem or not isinstance(value, str):
         return problem
     try:
+        # A task on the command line has inputs as text only. The text may be nested deeper than Python's stack.
         return check.get_error(json.loads(value))
     except (ValueError, RecursionError):
         return problem

@@ -96,6 +96,7 @@ class RunLog:
             self.is_disk_full = True
         # The time before the append: the store checked the lease at some point after it.
         self._held_at = asked_at
+        # Only now: if the append fails, the next one tries to write them again.
         self._inferred.clear()
         self._emit_pending()
         self._trace(*self._untraced, *entries)

@@ -96,6 +96,7 @@ async def open_log(
         apply(state, entry)
         if state.seq < position.entry:
             continue
+        # The driver may have died between two events of one entry.
         for payload in project(entry, state)[position.events if state.seq == position.entry else 0 :]:
             writer.emit(payload, entry=state.seq, turn=state.turn, skill=state.skill)
     return RunLog(state, store=services.store, lease=lease, writer=writer)

@@ -59,6 +59,7 @@ class Stopper:
 
     def attach(self, emit: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
         """Attach a log for signals; earlier ones are logged now."""
+        # A signal may arrive before the log is open, while services are built.
         for payload in self._pending:
             emit(payload)
         self._emit, self._count_children = emit, count_children

@@ -206,6 +206,7 @@ class SpanFold:
 
     def _end_run(self, entry: RunFinished | RunFailed) -> list[Span]:
         reason = entry.reason if isinstance(entry, RunFailed) else INTERRUPTED
+        # A run that ends with open spans was killed in between, or canceled.
         inner = [key for key in self._open if key != RUN]
         closed = [self._finish(key, {}, error=reason) for key in reversed(inner)]
         if self._started is not None and RUN in self._open:

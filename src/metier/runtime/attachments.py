@@ -35,6 +35,7 @@ MAX_TEXT_CHARACTERS = 100_000
 """Limit per file; the model should read longer files in parts."""
 MAX_ATTACHED = 20
 
+# Not within a word or a path: `user@host` and `/x/@types` are no mentions.
 _MENTION = re.compile(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
 _KINDS = r"\.(?:png|jpe?g|gif|webp)"
 _PICTURE = re.compile(
@@ -82,6 +83,7 @@ def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), f
     for name in list_mentions(words.text):
         data = reader.read(name)
         if data is None:
+            # `@alice` is more likely a person than a missing file.
             missing += [name] if "/" in name or "." in name[1:] else []
         else:
             _add_file(data, name, texts=texts, media=media)
@@ -135,6 +137,7 @@ def _list_pasted(text: str) -> Iterator[Path]:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
+            # One byte more shows that the file is too large. Its size is not asked for: a pipe or device has none.
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"File {str(path)!r} cannot be read: {error.strerror}", hint="Check the path") from error
@@ -154,6 +157,7 @@ class _MentionReader:
         workspace = self._host.workspace
         file = workspace / name
         real = os.path.relpath(file.resolve(), workspace.resolve())
+        # Whatever the rules say: what is attached leaves the machine. The link and its target both count.
         if SECRETS_REASON in (protected_name(file.name), protected(name), protected(real)) and file.exists():
             raise UsageError(f"File {name!r} may hold secrets and is not attached", hint="Name another file")
         try:

@@ -315,6 +315,7 @@ async def _confine(host: Host, run: PreparedRun) -> Confinement:
     if confinement.level == "none":
         return confinement
     artifacts = run.folder / ARTIFACTS
+    # The sandbox can only make a folder writable that exists.
     artifacts.mkdir(parents=True, exist_ok=True)
     return replace(
         confinement,
@@ -344,6 +345,7 @@ async def _load_toolsets(
     protected = build_protected_state(confinement)
     if protected is None:
         return await load_toolsets(packages, host.environ, confinement=confinement)
+    # Loading a toolset runs its code, so protected files are compared before and after it.
     before = await run_sync(protected.snapshot)
     reading = await load_toolsets(packages, host.environ, confinement=confinement)
     if changes := await run_sync(protected.roll_back, before):
@@ -427,6 +429,7 @@ def _script_tools(packages: Sequence[SkillPackage], host: Host, confinement: Con
 def _open_feature_cache(host: Host) -> FeatureSupport:
     """Open the cache of features that the provider at this address doesn't support."""
     if host.provider is not None:
+        # The cache is kept by address, which such a provider does not have.
         return FeatureMemory()
     choice = choose_provider(host.settings.model)
     return FeatureCache(host.cache, choice.name, get_base_url(choice, host.environ))

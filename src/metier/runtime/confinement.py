@@ -143,6 +143,7 @@ def limit_only(options: SandboxOptions) -> Confinement:
         "cpu": options.cpu_seconds,
         "data": options.memory_mb and options.memory_mb * _MEGABYTE,
         "fsize": options.file_size_mb and options.file_size_mb * _MEGABYTE,
+        # A core dump would leave the memory of the program, possibly with secrets, in a file.
         "core": 0,
     }
     resources = {name: value for name, value in wanted.items() if value is not None}

@@ -25,6 +25,7 @@ class StoreOptions(Value):
         default="sqlite",
         description="Database of the runs: a SQLite file on this machine, a PostgreSQL server, or `plugin/<name>`.",
     )
+    # Only the variable's name: `agent.yaml` is committed, and the address contains the password.
     database_url_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="DATABASE_URL",
         description="Environment variable with the address of the server, including the password.",

@@ -269,6 +269,7 @@ def check_change(context_id: str, change: ContextChange) -> None:
 
 
 def _check_state(context_id: str, state: ContextState) -> None:
+    # Callers set it with `dataclasses.replace`, which checks nothing.
     if state.task_state not in TASK_STATES:
         raise UsageError(f"Unknown task state {state.task_state!r}", hint=f"Use one of {', '.join(TASK_STATES)}")
     _check_length("agent_state_detail", state.agent_state_detail)
@@ -297,6 +298,7 @@ def _check_length(name: str, value: str) -> None:
 def dump_json(value: JsonValue) -> str:
     """Encode a value. Raises `UsageError` if JSON can't represent it."""
     try:
+        # NaN and infinity are not JSON: PostgreSQL would reject them, but SQLite would store them.
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise UsageError(f"This value cannot be stored as JSON: {error}", hint="Store plain JSON values") from error

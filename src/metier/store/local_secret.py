@@ -19,6 +19,7 @@ from metier.store.failures import StoreUnavailable
 VARIABLE = "AGENT_RESUME_SECRET"
 """One or more secrets separated by spaces. The first one signs and all are accepted, so that secrets can be rotated."""
 KEY_FILE = ".agent/keys/store.key"
+# 32 hexadecimal digits have 128 bits.
 _MIN_SECRET_LENGTH = 32
 
 

@@ -91,6 +91,7 @@ def read_uptime() -> float:
 
 def _pid_namespace() -> str:
     try:
+        # A process id means nothing in another container, even if both share the runs folder and the kernel's boot id.
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
@@ -98,6 +99,7 @@ def _pid_namespace() -> str:
 
 def _started(pid: int) -> str:
     # The start time distinguishes processes with a reused id. Zombies (Z) and dead processes (X) count as ended.
+    # The name before the last `)` may contain spaces and parentheses. `words[19]` is field 22 of proc(5).
     _, _, fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")
     words = fields.split()
     return "" if len(words) < 20 or words[0] in "ZX" else words[19]

@@ -105,6 +105,7 @@ class SqlStore:
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         check_terms(owner, seconds)
         return await self._database.write(
+            # Not synced: a power failure that undoes this also ends the holder.
             lambda db: leases.take(db, run_id, owner=owner, seconds=seconds, machine=self._machine)
         )
 

@@ -93,6 +93,7 @@ class StateStore:
         self._runner = runner
         self._options = options
         self._redactor = options.redactor
+        # A process may have several stores open, and one must not complete the claim of another.
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._keys: ResumeKeys | None = None
         self._finalizer = weakref.finalize(self, _close_unclosed, store, runner, os.getpid())

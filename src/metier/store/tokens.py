@@ -18,6 +18,7 @@ from metier.store.contexts import Redemption
 from metier.store.local_secret import load_local_secret, read_given_secrets
 
 LIFETIME_SECONDS = 7 * 24 * 3600.0
+# At most 18 digits, which fit into the 64 bits of the database's integers.
 _PARTS = re.compile(
     r"(?P<context>.+):(?P<version>0|[1-9]\d{0,17}):(?P<turn>0|[1-9]\d{0,17}):(?P<expiry>[1-9]\d{0,17})",
     re.ASCII | re.DOTALL,
@@ -47,6 +48,7 @@ def load_resume_keys(runs: Path, environ: Mapping[str, str], *, home: Path | Non
     if given := read_given_secrets(environ):
         return ResumeKeys(given)
     secret = load_local_secret(home or Path(environ.get("HOME") or Path.home()))
+    # One key per folder, so that a token of one workspace is invalid in another.
     purpose = json.dumps(["metier resume key 1", str(runs.resolve())]).encode()
     return ResumeKeys((hmac.digest(secret, purpose, "sha256"),))
 

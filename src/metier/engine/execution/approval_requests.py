@@ -94,6 +94,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, prev
         reason=reason,
         expires_at=expires.isoformat(),
         justification=log.state.decision.reasoning_summary if log.state.decision else "",
+        # Redacted before it is truncated: half of a secret matches no pattern.
         preview=redact(shown, services)[:MAX_PREVIEW_CHARACTERS],
         base=preview.base if preview else "",
         leads_to=tuple(targets.values()),
@@ -143,6 +144,7 @@ def bind_approval(payload: bytes) -> str:
 def build_approval_id(run_id: str, step_id: str, *, times_asked: int, nonce: str = "") -> str:
     """Build the ID of a question. It is the same when the question is repeated after a crash."""
     words = f"{run_id}/{step_id}/{times_asked}" + (f"/{nonce}" if nonce else "")
+    # 48 bits, so that a user can type it. The store rejects another call under an ID that is taken.
     return f"ap-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
 
 
@@ -150,6 +152,7 @@ async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
     if not step.approved_base:
         return False
     preview = await _preview(step, log, services)
+    # Without a preview, nothing shows that the file is still the one that the approver saw.
     return preview is None or preview.base != step.approved_base
 
 

@@ -204,6 +204,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
 
 def save_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:
     """Save the diff as an artifact of the parent run, and return its path."""
+    # Named after the child: if a crash repeats this, the same file is replaced.
     file = folder / ARTIFACTS / f"{child_run_id}.diff"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, diff)

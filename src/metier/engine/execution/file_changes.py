@@ -40,6 +40,7 @@ async def record_before(steps: Sequence[Step], services: Services) -> dict[str, 
         name, arguments = name_call(step.action)
         if services.policy.effect(step.action) == "read" or name in CONTROL_NAMES:
             continue
+        # Without git, a snapshot reads every file of the workspace. For these tools one file is enough.
         if name in FILE_TOOLS:
             await _save_buffer(str(arguments.get("path", "")), services)
             noted[step.step_id] = await _record_file(str(arguments.get("path", "")), services)
@@ -66,6 +67,7 @@ async def list_changes(
     """List the differences from the state in an intent. Raises `Unavailable`, `OSError`, `ToolFailed`."""
     if isinstance(name := before.get(SNAPSHOT), str):
         after = await run_sync(snapshots.take)
+        # A snapshot is named after its content, so equal names need no comparison.
         found = await run_sync(snapshots.compare, name, after) if after != name else []
         for change in found:
             # An undo restores the files from these blobs.

@@ -44,6 +44,7 @@ async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValu
         if isinstance(entry, StepStarted) and (name := _find_name(entry.action)):
             names[entry.step_id] = name
         elif isinstance(entry, StepFinished) and entry.step_id in names:
+            # Moves a step that ran again to the end, where its last result belongs.
             results.pop(entry.step_id, None)
             results[entry.step_id] = {"skill": names[entry.step_id], **await _read_result(entry, store)}
     return list(results.values())

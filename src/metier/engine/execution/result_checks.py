@@ -49,6 +49,7 @@ async def list_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
+        # The schema may want a string, for which plain words are fine.
         if not await check.get_error_in_thread(text):
             return []
         return [f"The result must be JSON and nothing else, by the schema {json.dumps(schema)}: {error}"]

@@ -56,6 +56,7 @@ SUMMARY_CHARACTERS = 500
 FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
 """Error codes of a script or toolset that ran and failed; the failure policy applies to them."""
 TRANSIENT = "execution_failed"
+# By convention of the shell and of argparse.
 USAGE_ERROR = 2
 """Exit code of a program that was called with invalid arguments."""
 POLICY_TOOLS = frozenset({"script_run"})
@@ -76,6 +77,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
         for step_id, verdict in zip(action.step_ids, verdicts, strict=True)
         if not verdict.read_only
     ]
+    # Before the intents, which contain it: after a crash, the intent alone must be enough to undo the step.
     before = await record_before(may_write, services)
     steps = await record_intents(action, log, services, identify=identify_spool, before=before)
     # A step that started in entries that the journal lost gets no result here; `recovery` asks about it.
@@ -406,6 +408,7 @@ async def build_finished(
     redacted = redact(result, services)
     text = _render_result(name, redacted, has_fields=isinstance(result.output, dict))
     bounded = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
+    # `cut_middle` returns the same object if nothing has to be cut.
     is_truncated = bounded is not text
     # The blob before the entry that refers to it.
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_truncated else ""
@@ -498,6 +501,7 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
 def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Services) -> str:
     """Return why a rule denies reading a skill's file in the workspace."""
     file = package.definition.folder / path.partition("#")[0]
+    # A rule may name a link or the file behind it.
     names = dict.fromkeys((os.path.normpath(file), os.path.realpath(file)))
     inside = [name for name in names if Path(name).is_relative_to(services.workspace)]
     found = (get_read_denial(services.policy, name, skill=log.state.skill) for name in inside)

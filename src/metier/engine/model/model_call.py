@@ -215,6 +215,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     factor = await fit_exactly(fitted, request=request, budget=budget, count=count)
     if factor is None:
         return Composed(fitted, request, counted)
+    # The larger factor, because a provider that counts fewer tokens than it bills must not undo what was learned.
     fitted, smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
     return Composed(fitted, await load_media(smaller, services.store, services.cache.media), counted)
 
@@ -375,6 +376,7 @@ def _save_body(action: CallModel, body: ModelRequest | ModelReply, services: Ser
         return
     kind, dumped = ("request", dump_request(body)) if isinstance(body, ModelRequest) else ("reply", dump_fields(body))
     folder = services.run_folder / _DEBUG_FOLDER
+    # Bodies contain everything that the model reads and writes.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(services.redact_body(dumped), ensure_ascii=False, indent=2) + "\n"
     # A turn has a second request if the first reply could not be decoded.

@@ -48,6 +48,7 @@ async def rebuild_prompt(run_id: str, entries: Sequence[Entry], services: Servic
         if isinstance(entry, ModelCallStarted) and entry.turn == turn:
             return await _compose(state, entry, services)
         if isinstance(entry, ModelChanged):
+            # Another model has another token counter and budget, which decide what was trimmed.
             services = use_model(services, entry.options, provider=entry.provider)
         apply(state, entry)
     turns = list_turns(entries)

@@ -152,6 +152,7 @@ def list_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -
             left = recorded[index] if index < len(recorded) else None
             right = replayed[index] if index < len(replayed) else None
             yield from list_differences(left, right, f"{path}[{index}]")
+    # In Python, `1 == True` and `1 == 1.0`, but not in JSON.
     elif recorded != replayed or type(recorded) is not type(replayed):
         yield Difference(path, recorded, replayed)
 

@@ -76,6 +76,7 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
     access = partial(_read_recorded_access, recording, state)
     features = _RecordedFeatures(recording)
     skill_index = replace(services.skill_index, similarities=_RecordedSimilarities(recording))
+    # Everything that reaches beyond the run is replaced. What is left is pure, or reads the store.
     played = replace(
         services,
         skill_index=skill_index,
@@ -283,6 +284,7 @@ class _Player:
         try:
             await log.record(entry)
         except IllegalTransition as error:
+            # The entry was already taken when it turned out that it can't be folded.
             self.recording.position -= 1
             divergence = self.recording.diverge(entry)
             raise Diverged(

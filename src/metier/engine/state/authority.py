@@ -82,6 +82,7 @@ def adopt(state: RunState, entry: RunAdopted) -> None:
         raise IllegalTransition("A run is adopted that never started")
     state.started = take_authority(state.started, entry)
     state.limits = state.started.limits
+    # "Always" was said on another host, whose user has no authority here.
     state.remembered.clear()
     state.is_foreign, state.nonce = True, entry.nonce
     answering = state.question.step_id if state.question else ""

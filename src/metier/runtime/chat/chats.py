@@ -437,12 +437,14 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
     conversation = await read_conversation(runtime.store, context_id)
     had = conversation.choices
     last_agent = had.get("agent", "")
+    # A user at this machine may have chosen it earlier. Other senders must not get past the default agent with it.
     if not request.may_name_built_in and is_built_in(runtime.host, last_agent):
         last_agent = ""
     agent = request.agent or last_agent or runtime.host.settings.runtime.agent or BUILT_IN
     is_same = not request.agent or request.agent == had.get("agent")
     model = request.model or (had.get("model", "") if is_same else "")
     chat = Chat(runtime, conversation, agent=agent, model=model, may_name_built_in=request.may_name_built_in)
+    # Fails now instead of with the first message if the agent or model of the last turn no longer exists.
     chat.resolve()
     return chat
 
@@ -474,6 +476,7 @@ async def allow_always(chat: Chat, question: ApprovalQuestion) -> None:
     if len(await list_always(chat)) >= MAX_POCKET_FACTS_PER_BUCKET:
         return  # the store would drop the oldest one; rather ask again
     key = _build_key(question)
+    # Hashed, because the store limits the length of a fact's key, and a command may be longer.
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     change = ContextChange(facts=(NewFact(bucket=ALWAYS, key=name, value=key),))
     await chat.runtime.store.contexts.commit(chat.context_id, change)

@@ -20,6 +20,7 @@ from metier.telemetry.sanitize import sanitize
 
 COMMANDS_FOLDER = Path(".agent") / "commands"
 MAX_COMMAND_BYTES = 100_000
+# No dots and slashes, because the name becomes part of a path.
 _COMMAND_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9])")
 _MAX_OWN_COMMANDS = 200

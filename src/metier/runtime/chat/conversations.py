@@ -66,6 +66,7 @@ OWN_FACTS = "remembered"
 TOLD_FACTS = "told"
 CHOICES = "chat"
 """Bucket of facts with the agent and model of a chat."""
+# The store drops older events of a context, so turns must be summarized before the log is full.
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
 """Number of runs to check for turns that are missing from the log. A crash loses at most one."""
@@ -186,6 +187,7 @@ def build_turn_event(state: RunState, turn: PastTurn, *, number: int) -> NewEven
         },
         turn_number=number,
         agent_id=state.started.agent if state.started else "",
+        # With the length of the journal: the store would drop the second end of a reopened turn as a duplicate.
         message_id=f"{turn.run_id}:{state.seq}",
     )
 
@@ -313,6 +315,7 @@ async def _ask_model(
     except MissingKey as missing:
         watch.report(f"The model did not sum up the conversation ({missing.message}); its own words are kept instead")
         return None
+    # It has no asker, so it may have paused at a question or limit, and no user would ever continue it.
     if state.phase not in FINAL:
         state = await runtime.cancel(state.run_id, by="chat")
     draft = _read(state)

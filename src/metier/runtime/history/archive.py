@@ -40,8 +40,10 @@ MAX_BYTES = 512 * 1024 * 1024
 """Maximum unpacked size of an archive."""
 COMPRESSED = ".gz"
 CHILDREN = "children/"
+# The ID becomes the name of a folder, so it has no slash and doesn't start with a dot.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+# The earliest time that a zip file can contain.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -215,6 +217,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
     """Read the members into memory. Nothing is extracted to a path from the file."""
     names = file.namelist()
+    # Readers of zip files disagree about which of two equal names counts.
     if len(set(names)) != len(names):
         raise _refuse(path, "a member is in it twice")
     if file.comment or any(_find_oddity(member) for member in file.infolist()):

@@ -155,6 +155,7 @@ async def _build_start(
         provider=provider,
         profile=run.agent.profile,
         model=host.settings.model.name if provider != "offline" else "offline",
+        # Not the parent's: the fork would appear as a turn of its conversation.
         context_id=new_id,
         trace_id=hashlib.sha256(new_id.encode()).hexdigest()[:32],
         parent_run_id=parent,

@@ -179,6 +179,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
 
     Raises `LeaseHeld` while a process drives the run.
     """
+    # Not renewed, because writing a log takes seconds.
     lease = await runtime.store.take_lease(run_id, owner=runtime.host.owner, seconds=60)
     try:
         entries = await read_entries(runtime.store, run_id)

@@ -275,6 +275,7 @@ def _render_diff(path: str, before: _Shown, after: _Shown) -> str:
 def _as_lines(state: FileState | None, data: bytes | None) -> list[str] | None:
     if state is None:
         return []
+    # Git recognizes binary files in the same way.
     if data is None or b"\0" in data[:8000]:
         return None
     text = data.decode("utf-8", "replace")

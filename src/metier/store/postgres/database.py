@@ -94,16 +94,25 @@ _FULL = _Explanation(StoreFull, "has no room to grow", "Free some space on the s
 _UNUSABLE = _Explanation(StoreUnavailable, "cannot be used", _REPORT)
 
 _BY_STATE = {
+    # disk_full
     "53100": _FULL,
+    # too_many_connections
     "53300": _BUSY,
+    # io_error
     "58030": _Explanation(StoreUnavailable, "reports a disk error", "Check the server's log"),
+    # insufficient_privilege
     "42501": _Explanation(StoreUnavailable, "doesn't permit this operation", _RIGHTS),
+    # read_only_sql_transaction: a standby
     "25006": _Explanation(StoreUnavailable, "is read-only", "Use the address of the primary server"),
     "3D000": _Explanation(StoreUnavailable, "has no such database", "Create it with createdb, or correct the address"),
+    # Class of invalid authorization.
     "28": _Explanation(StoreUnavailable, "rejected the login", _ADDRESS),
+    # data_corrupted, then index_corrupted
     "XX001": _Explanation(StoreDamaged, "is damaged", _BACKUP),
     "XX002": _Explanation(StoreDamaged, "is damaged", _BACKUP),
+    # Class of integrity constraints. No statement violates one unless the data is wrong: see `RowExists`.
     "23": _Explanation(StoreDamaged, "contradicts itself", _BACKUP),
+    # Classes of connection failures, operator intervention (such as a shutdown) and missing resources.
     "08": _GONE,
     "57": _GONE,
     "53": _BUSY,
@@ -123,6 +132,7 @@ def is_lost(error: psycopg.Error) -> bool:
     state = error.sqlstate or ""
     if state:
         return state.startswith((*_SURELY_GONE, *_TRY_AGAIN))
+    # Without a SQLSTATE, the client library noticed that the connection broke: the server sent no error.
     return isinstance(error, psycopg.OperationalError)
 
 
@@ -244,6 +254,8 @@ class PostgresDatabase:
         if repeatable:
             return await self._retry(lambda: self._with_session(work, in_transaction=True))
         commit_id = secrets.token_hex(16)
+        # Outside of the attempt: if the commit succeeded but its response was lost, the next attempt returns this
+        # result.
         results: list[T] = []
 
         async def once(db: Session) -> None:
@@ -346,6 +358,7 @@ async def open_database(address: Address, options: PoolOptions) -> PostgresDatab
             address.conninfo,
             kwargs=_CONNECTION_OPTIONS,
             configure=_configure,
+            # A short command opens one connection, and an idle worker keeps none that it doesn't need.
             min_size=0,
             max_size=options.max_connections,
             open=False,
@@ -360,6 +373,7 @@ async def open_database(address: Address, options: PoolOptions) -> PostgresDatab
 
 
 _CONNECTION_OPTIONS: dict[str, Any] = {
+    # Otherwise psycopg opens a transaction with the first SELECT and leaves it open.
     "autocommit": True,
     "connect_timeout": _CONNECT_TIMEOUT_SECONDS,
     "fallback_application_name": "metier",
@@ -397,6 +411,7 @@ def check_server(variable: str, environ: Mapping[str, str], run_ids: Sequence[st
     """Check the server. Return None if it doesn't answer, or has no tables yet."""
     try:
         address = read_address(variable, environ)
+        # `closing`, because a connection's own context manager would commit a transaction first.
         with closing(psycopg.connect(address.conninfo, connect_timeout=_HEALTH_CONNECT_TIMEOUT_SECONDS)) as connection:
             started = time.time()
             row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()

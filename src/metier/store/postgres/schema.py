@@ -9,6 +9,9 @@ from metier.store.failures import StoreUnavailable
 
 type Connection = psycopg.AsyncConnection[TupleRow]
 
+# Collation "C" compares bytes: prefix searches and the bounds of partitions rely on it. The free space in the pages of
+# `agent_leases` lets a renewal replace its row in place, without touching the index. JSON, not JSONB, which rejects NUL
+# and lone surrogates.
 _FIRST: LiteralString = """
 CREATE TABLE agent_runs (
     number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -369,6 +372,7 @@ _LOCK = 7_265_118_301_442
 
 async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralString, ...] = MIGRATIONS) -> None:
     """Migrate the tables. If several processes start at the same time, one migrates and the others wait."""
+    # Usually nothing is to be done, so processes that start at the same time don't wait for each other.
     if await _read_version(connection) == len(steps):
         return
     async with connection.transaction():
@@ -377,6 +381,7 @@ async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralStr
             "CREATE TABLE IF NOT EXISTS agent_schema_version"
             " (version INTEGER PRIMARY KEY, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())"
         )
+        # Read again: the process that had the lock before may have migrated.
         version = await _read_version(connection)
         if version > len(steps):
             raise StoreUnavailable(

@@ -84,6 +84,7 @@ class PostgresStore(SqlStore):
         server crashes, this process still has the lost entries and writes them again.
         """
         unflushed = self._unflushed.get(lease, [])
+        # Bounds the memory of the driver and what two crashes at once can lose.
         durable = durable or len(unflushed) >= MAX_UNFLUSHED
         try:
             await super().append(lease, first_seq, entries, durable=durable)
@@ -180,6 +181,7 @@ class Watcher:
             notice = anyio.Event()
             self._waiting.setdefault(run_id, set()).add(notice)
             try:
+                # Marked again at half-time, so that writers never stop notifying while this process waits.
                 if anyio.current_time() - marked_at > _MARK_SECONDS / 2:
                     await self._mark(run_id)
                     marked_at = anyio.current_time()
@@ -216,7 +218,9 @@ class Watcher:
     async def _listen(self) -> None:
         """Listen until canceled, replacing broken connections."""
         while True:
+            # Nothing is missed while the connection is broken: waiting tasks poll, too.
             with contextlib.suppress(psycopg.Error):
+                # Not from the pool: listening occupies a connection for as long as the store is open.
                 async with await connect(self._database.address) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     # Closed explicitly: if the server went away, only the garbage collector would close the generator.
@@ -280,6 +284,7 @@ async def _is_day_over(connection: Connection, day: str, before: datetime) -> bo
         connection,
         "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s AND (updated_at >= %s OR parent_run_id <> ''"
         " OR status NOT IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')) LIMIT 1",
+        # `:` follows `9`, so the range contains all ids that start with the day.
         (day, day + ":", before),
     )
     return row is None

@@ -40,6 +40,7 @@ async def insert_approval(db: Session, row: ApprovalRow) -> None:
 
 async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
     """Decide an approval if it is still open. Late decisions are recorded, too. Raises `ApprovalUnknown`."""
+    # Compare and set: of two decisions at the same time, only one finds the approval open.
     counted = await db.execute(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
         " WHERE approval_id = ? AND status = 'open'",

@@ -30,6 +30,7 @@ class Blobs:
         if await self._database.read(lambda db: self._is_fresh(db, digest)):
             return digest
         if len(data) <= _SMALL:
+            # Not synced: syncing the entry that names the blob also syncs everything written before it.
             await self._database.write(lambda db: _put_whole(db, digest, data), repeatable=True)
         else:
             await self._put_in_parts(digest, data)
@@ -144,7 +145,9 @@ async def _put_row(db: Session, digest: str, size: int, *, is_whole: bool) -> bo
 
 async def _put_part(db: Session, digest: str, data: bytes, *, part: int) -> None:
     await db.execute(
-        "INSERT INTO blob_parts (digest, part, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (digest, part, data)
+        # Another process may be writing the same blob: equal digests have equal parts.
+        "INSERT INTO blob_parts (digest, part, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (digest, part, data),
     )
 
 

@@ -114,6 +114,7 @@ class SqlContexts:
 
     async def delete_context(self, context_id: str) -> bool:
         async def change(db: Session) -> bool:
+            # SQLite's tables have no foreign keys that would do this.
             for table in ("conversation_events", "pocket_facts", "messages"):
                 await db.execute(f"DELETE FROM {table} WHERE context_id = ?", (context_id,))
             return await db.execute("DELETE FROM context_state WHERE context_id = ?", (context_id,)) == 1
@@ -241,6 +242,7 @@ async def _put_fact(db: Session, state: ContextState, fact: NewFact) -> None:
     bucket = (state.context_id, fact.bucket)
     now = db.dialect.seconds_from_now
     await db.execute(
+        # Expired facts must neither fill a bucket nor displace live ones.
         f"DELETE FROM pocket_facts WHERE context_id = ? AND bucket = ? AND expires_at <= {now}",
         (*bucket, 0),
     )
@@ -271,6 +273,7 @@ async def _list_facts(db: Session, context_id: str, *, bucket: str = "", key: st
             where += f" AND {column} = ?"
             values.append(value)
     rows = await db.fetch_all(
+        # Expired facts stay stored until the next fact of their bucket is put.
         "SELECT bucket, key, CAST(value AS TEXT), timestamp, expires_at FROM pocket_facts"
         f" WHERE {where} AND (expires_at IS NULL OR expires_at > {db.dialect.seconds_from_now}) ORDER BY bucket, key",
         (*values, 0),

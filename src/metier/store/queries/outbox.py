@@ -32,6 +32,7 @@ class SqlOutbox:
     async def claim(self, queue: str, *, now: datetime, until: datetime) -> OutboxRow | None:
         async def change(db: Session) -> OutboxRow | None:
             found = await db.fetch_one(
+                # The claim is a later due time: if the sender dies, the message becomes due again by itself.
                 "UPDATE outbox SET due_at = ?, attempts = attempts + 1 WHERE key = (SELECT key FROM outbox"
                 " WHERE queue = ? AND state = 'open' AND due_at <= ? ORDER BY due_at, key LIMIT 1"
                 f" FOR UPDATE SKIP LOCKED) RETURNING {_COLUMNS}",

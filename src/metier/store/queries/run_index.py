@@ -53,6 +53,7 @@ async def update_run(db: Session, run_id: str, changes: Mapping[str, str | int |
     unknown = changes.keys() - CHANGEABLE
     if unknown:
         raise ValueError(f"These columns of a run cannot change: {sorted(unknown)}")
+    # Only known columns get here: names become part of the statement, because placeholders are for values.
     names = "".join(f", {name} = ?" for name in changes)
     await db.execute(
         f"UPDATE runs SET updated_at = {db.dialect.seconds_from_now}{names} WHERE run_id = ?",
@@ -166,6 +167,7 @@ async def delete_runs(
 ) -> list[str]:
     """Delete the runs that no process drives, and return them."""
     is_one_of = db.dialect.is_one_of
+    # Locked in order of id, so that two processes that delete the same runs can't deadlock.
     leases = await db.fetch_all(
         f"SELECT run_id, {holding_columns(db.dialect)} FROM leases WHERE run_id {is_one_of} ORDER BY run_id FOR UPDATE",
         (run_ids,),

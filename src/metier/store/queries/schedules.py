@@ -55,6 +55,7 @@ class SqlSchedules:
         async def change(db: Session) -> None:
             await db.execute(_INSERT_SCHEDULE, (row.queue, row.name, row.definition, row.is_paused, row.created_at))
             await db.execute(
+                # Due times that passed during a pause are not made up when it ends.
                 "UPDATE schedule_marks SET decided_to = ? WHERE queue = ? AND name = ? AND decided_to < ?",
                 (now, row.queue, row.name, now),
             )
@@ -62,6 +63,7 @@ class SqlSchedules:
         await self._database.write(change, durable=True)
 
     async def open_mark(self, mark: ScheduleMark) -> ScheduleMark:
+        # Read first: workers check every schedule every few seconds, and a read takes no lock.
         found = await self._database.read(lambda db: _find_mark(db, mark))
         if found is not None:
             return found
@@ -105,6 +107,7 @@ class SqlSchedules:
 
     async def settle_firing(self, firing: Firing, *, was: FiringOutcome) -> bool:
         async def change(db: Session) -> bool:
+            # Compare and set: several workers may see the same open firing.
             settled = await db.execute(
                 "UPDATE schedule_firings SET outcome = ?, reason = ?, is_open = ?"
                 f" WHERE queue = ? AND name = ? AND due_at = ? AND outcome = ? AND is_open {db.dialect.is_true}",

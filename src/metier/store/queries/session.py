@@ -78,6 +78,7 @@ POSTGRES = Dialect(
     blob_time_from_now="clock_timestamp() + make_interval(secs => ?)",
     lease_end="clock_timestamp() + make_interval(secs => ?)",
     lease_seconds_left="CAST(coalesce(extract(epoch FROM until - clock_timestamp()), 0) AS double precision)",
+    # Unlike SQLite's, it can't check the driver's process, which runs on another machine than the server.
     lease_is_over="(owner = '' OR until <= clock_timestamp())",
     next_token="SELECT nextval('agent_fencing')",  # noqa: S106 (no password)
     is_one_of="= ANY(?)",

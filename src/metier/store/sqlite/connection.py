@@ -124,6 +124,8 @@ def _is_disk_full(database: Path) -> bool:
         return False
 
 
+# Write-ahead logging needs memory that all processes share, and POSIX locks that work. Between machines, no file system
+# offers the first.
 NETWORK_FILE_SYSTEMS = frozenset(
     (
         "nfs",
@@ -340,6 +342,7 @@ def transact[T](connection: sqlite3.Connection, change: Change[T], landed: Chang
         _commit(connection, landed)
     finally:
         if connection.in_transaction:
+            # The error that led here is the one to report.
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
     return result

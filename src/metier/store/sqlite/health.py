@@ -87,6 +87,7 @@ def find_known_runs(database: Path, run_ids: Sequence[str]) -> frozenset[str] | 
 
 def _open_read_only(database: Path) -> closing[sqlite3.Connection]:
     """Open a connection that cannot write."""
+    # A check must not migrate or repair the file that it reports on.
     return closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=2))
 
 

@@ -71,6 +71,7 @@ class Ballast:
         """Reserve the space again if possible. It never fails because the reserve is only a precaution."""
         if self.exists():
             return
+        # A name of its own, because several processes may open the store at the same time.
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
             if shutil.disk_usage(self._path.parent).free >= MIN_FREE_BYTES:
@@ -266,6 +267,7 @@ class SqliteDatabase:
     def _checkpoint(self) -> None:
         """Copy the log into the database and, if that is complete, restart it. Both sync, so this runs in a thread."""
         with contextlib.suppress(sqlite3.Error):  # the log still has everything, and the next checkpoint tries again
+            # Passive: the other modes wait for readers and block all writers meanwhile.
             busy, frames, copied = self._patient.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if not busy and frames == copied:
                 # SQLite restarts a log that is fully copied with the next write, so this writes something.
@@ -273,6 +275,7 @@ class SqliteDatabase:
                     self._patient, lambda inside: inside.execute("UPDATE fencing SET last_token = last_token"), None
                 )
         size = os.fstat(self._log).st_size
+        # A reader prevented the restart. It is tried again only after more has been written, not with every commit.
         self._next_checkpoint = LOG_SIZE if size <= LOG_SIZE else size + LOG_SIZE
 
     async def in_thread[T](self, work: Callable[[], T]) -> T:
