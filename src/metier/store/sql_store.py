@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import batched
 from typing import Literal
 
@@ -218,10 +219,15 @@ class SqlStore:
         reason: str = "",
         edited_payload: bytes | None = None,
     ) -> bool:
-        decision = approvals.Decision(
-            status=status, decided_by=decided_by, reason=reason, edited_payload=edited_payload
+        decide = partial(
+            approvals.decide,
+            approval_id=approval_id,
+            status=status,
+            decided_by=decided_by,
+            reason=reason,
+            edited_payload=edited_payload,
         )
-        return await self._database.write(lambda db: approvals.decide(db, approval_id, decision), durable=True)
+        return await self._database.write(decide, durable=True)
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self._database.read(lambda db: approvals.list_attempts(db, approval_id))

@@ -2,21 +2,13 @@
 
 from typing import Literal
 
-from msgspec import Struct
-
 from metier.store.base import ApprovalAttempt, ApprovalRow, RecordedDecision
 from metier.store.failures import ApprovalUnknown, StoreDamaged
 from metier.store.queries.run_index import Conditions, build_where
-from metier.store.queries.session import NO_LIMIT, Session, SqlRow, parse_optional_time, parse_time
+from metier.store.queries.session import NO_LIMIT, Session, read_row
 
 _COLUMNS = "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
-
-
-class Decision(Struct, frozen=True, kw_only=True):
-    status: Literal["approved", "denied", "expired"]
-    decided_by: str
-    reason: str
-    edited_payload: bytes | None
+_ATTEMPT_COLUMNS = "approval_id, status, decided_by, reason, at, counted"
 
 
 async def insert_approval(db: Session, row: ApprovalRow) -> None:
@@ -38,13 +30,21 @@ async def insert_approval(db: Session, row: ApprovalRow) -> None:
         )
 
 
-async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
+async def decide(
+    db: Session,
+    approval_id: str,
+    *,
+    status: Literal["approved", "denied", "expired"],
+    decided_by: str,
+    reason: str,
+    edited_payload: bytes | None,
+) -> bool:
     """Decide an approval if it is still open. Late decisions are recorded, too. Raises `ApprovalUnknown`."""
     # Compare and set: of two decisions at the same time, only one finds the approval open.
     counted = await db.execute(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
         " WHERE approval_id = ? AND status = 'open'",
-        (decision.status, decision.decided_by, decision.reason, decision.edited_payload, approval_id),
+        (status, decided_by, reason, edited_payload, approval_id),
     )
     known = await db.fetch_one("SELECT run_id FROM approvals WHERE approval_id = ?", (approval_id,))
     if known is None:
@@ -54,7 +54,7 @@ async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
     await db.execute(
         "INSERT INTO approval_attempts (run_id, approval_id, status, decided_by, reason, at, counted)"
         f" VALUES (?, ?, ?, ?, ?, {db.dialect.seconds_from_now}, ?)",
-        (known[0], approval_id, decision.status, decision.decided_by, decision.reason, 0, counted == 1),
+        (known[0], approval_id, status, decided_by, reason, 0, counted == 1),
     )
     return counted == 1
 
@@ -62,48 +62,30 @@ async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
 async def list_attempts(db: Session, approval_id: str) -> list[ApprovalAttempt]:
     """List the decisions on an approval, oldest first."""
     rows = await db.fetch_all(
-        "SELECT status, decided_by, reason, at, counted FROM approval_attempts WHERE approval_id = ? ORDER BY number",
-        (approval_id,),
+        f"SELECT {_ATTEMPT_COLUMNS} FROM approval_attempts WHERE approval_id = ? ORDER BY number", (approval_id,)
     )
-    return [
-        ApprovalAttempt(
-            approval_id=approval_id,
-            status=status,
-            decided_by=decided_by,
-            reason=reason,
-            at=parse_time(at),
-            counted=bool(counted),
-        )
-        for status, decided_by, reason, at, counted in rows
-    ]
+    return [read_row(ApprovalAttempt, _ATTEMPT_COLUMNS, row) for row in rows]
 
 
 async def list_decisions(db: Session, where: Conditions, *, limit: int) -> list[RecordedDecision]:
     """List decisions on all approvals, newest first."""
     conditions, values = build_where(where)
     rows = await db.fetch_all(
-        "SELECT attempt.number, attempt.approval_id, attempt.status, attempt.decided_by, attempt.reason, attempt.at,"
-        " attempt.counted, attempt.run_id, asked.payload, asked.edited_payload FROM approval_attempts AS attempt"
+        f"SELECT attempt.{_ATTEMPT_COLUMNS.replace(', ', ', attempt.')}, attempt.run_id, asked.payload,"
+        " asked.edited_payload, attempt.number FROM approval_attempts AS attempt"
         " JOIN approvals AS asked ON asked.approval_id = attempt.approval_id"
         f" WHERE {conditions} ORDER BY attempt.number DESC LIMIT ?",
         (*values, limit),
     )
     return [
         RecordedDecision(
-            attempt=ApprovalAttempt(
-                approval_id=approval_id,
-                status=status,
-                decided_by=decided_by,
-                reason=reason,
-                at=parse_time(at),
-                counted=bool(counted),
-            ),
+            attempt=read_row(ApprovalAttempt, _ATTEMPT_COLUMNS, attempt),
             run_id=run_id,
             payload=payload,
             edited_payload=edited,
             number=number,
         )
-        for number, approval_id, status, decided_by, reason, at, counted, run_id, payload, edited in rows
+        for *attempt, run_id, payload, edited, number in rows
     ]
 
 
@@ -111,21 +93,7 @@ async def list_approvals(
     db: Session, where: Conditions, *, order: str = "number", limit: int | None = None
 ) -> list[ApprovalRow]:
     conditions, values = build_where(where)
-    query = f"SELECT {_COLUMNS}, number FROM approvals WHERE {conditions} ORDER BY {order} LIMIT ?"
-    return [_build_approval(row) for row in await db.fetch_all(query, (*values, NO_LIMIT if limit is None else limit))]
-
-
-def _build_approval(row: SqlRow) -> ApprovalRow:
-    return ApprovalRow(
-        approval_id=row[0],
-        run_id=row[1],
-        step_id=row[2],
-        payload=row[3],
-        created_at=parse_time(row[4]),
-        expires_at=parse_optional_time(row[5]),
-        status=row[6],
-        decided_by=row[7],
-        reason=row[8],
-        edited_payload=row[9],
-        number=row[10],
-    )
+    columns = f"{_COLUMNS}, number"
+    query = f"SELECT {columns} FROM approvals WHERE {conditions} ORDER BY {order} LIMIT ?"
+    rows = await db.fetch_all(query, (*values, NO_LIMIT if limit is None else limit))
+    return [read_row(ApprovalRow, columns, row) for row in rows]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from metier.store.outbox import MAX_SETTLED, OutboxRow, Receiver
-from metier.store.queries.session import Database, Session, SqlRow, parse_time
+from metier.store.queries.session import Database, Session, read_row
 
 _COLUMNS = "key, queue, channel, run_id, seq, payload, created_at, due_at, attempts, state, reason"
 
@@ -38,7 +38,7 @@ class SqlOutbox:
                 f" FOR UPDATE SKIP LOCKED) RETURNING {_COLUMNS}",
                 (until, queue, now),
             )
-            return None if found is None else _build_row(found)
+            return None if found is None else read_row(OutboxRow, _COLUMNS, found)
 
         return await self._database.write(change, durable=True)
 
@@ -65,7 +65,7 @@ class SqlOutbox:
                 f"SELECT {_COLUMNS} FROM outbox WHERE {where} ORDER BY created_at DESC, key LIMIT ?",
                 (queue, limit),
             )
-            return [_build_row(row) for row in found]
+            return [read_row(OutboxRow, _COLUMNS, row) for row in found]
 
         return await self._database.read(query)
 
@@ -91,20 +91,3 @@ class SqlOutbox:
             await db.execute("DELETE FROM receivers WHERE run_id = ? AND name = ?", (run_id, name))
 
         await self._database.write(change, durable=True)
-
-
-def _build_row(row: SqlRow) -> OutboxRow:
-    key, queue, channel, run_id, seq, payload, created_at, due_at, attempts, state, reason = row
-    return OutboxRow(
-        key=key,
-        queue=queue,
-        channel=channel,
-        run_id=run_id,
-        seq=seq,
-        payload=payload,
-        created_at=parse_time(created_at),
-        due_at=parse_time(due_at),
-        attempts=attempts,
-        state=state,
-        reason=reason,
-    )

@@ -4,6 +4,7 @@ All functions run in the caller's transaction.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from msgspec import Struct
@@ -12,12 +13,13 @@ from metier.store.base import CHANGEABLE, FIELDS, RunRow, RunSearch, quote_like
 from metier.store.failures import RunExists
 from metier.store.machine import Machine
 from metier.store.queries.leases import build_holding, build_unknown_run, holding_columns
-from metier.store.queries.session import Dialect, Session, SqlRow, SqlValue, parse_time
+from metier.store.queries.session import Dialect, Session, SqlRow, SqlValue, read_row
 
 _COLUMNS = (
     "run.run_id, context_id, status, task, agent, model, parent_run_id, created_at, updated_at, turns, cost_usd,"
     " reason, queue, ending, number, skill, task_id, tokens"
 )
+_COLUMN_COUNT = _COLUMNS.count(",") + 1
 _RUNNABLE = "status IN ('pending', 'in_progress')"
 _ENDED = "status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')"
 # The parent of an ended run may still need the run's outcome. A scalar subquery, because PostgreSQL may build a hash
@@ -198,27 +200,7 @@ def _select(dialect: Dialect, hint: str = "") -> str:
 
 
 def _build_run(row: SqlRow, machine: Machine) -> RunRow:
-    holding = build_holding(row[18:])
+    holding = build_holding(row[_COLUMN_COUNT:])
     is_free = holding.is_free(machine)
-    return RunRow(
-        run_id=row[0],
-        context_id=row[1],
-        status=row[2],
-        task=row[3],
-        agent=row[4],
-        model=row[5],
-        parent_run_id=row[6],
-        created_at=parse_time(row[7]),
-        updated_at=parse_time(row[8]),
-        turns=row[9],
-        cost_usd=row[10],
-        reason=row[11],
-        queue=row[12],
-        ending=row[13],
-        number=row[14],
-        skill=row[15],
-        task_id=row[16],
-        tokens=row[17],
-        driver="" if is_free else holding.owner,
-        left_by=holding.owner if is_free else "",
-    )
+    run = read_row(RunRow, _COLUMNS.removeprefix("run."), row[:_COLUMN_COUNT])
+    return replace(run, driver="" if is_free else holding.owner, left_by=holding.owner if is_free else "")

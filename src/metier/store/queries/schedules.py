@@ -5,12 +5,13 @@ from datetime import datetime
 
 from msgspec.structs import replace as replace_fields
 
-from metier.store.queries.session import Database, Session, SqlRow, parse_time
+from metier.store.queries.session import Database, Session, parse_time, read_row
 from metier.store.schedules import MAX_FIRINGS, Firing, FiringOutcome, ScheduleMark, ScheduleRow
 
+_SCHEDULES = "queue, name, definition, is_paused, created_at"
 _FIRINGS = "queue, name, due_at, outcome, run_id, reason, decided_at, is_open"
 _INSERT_SCHEDULE = (
-    "INSERT INTO schedules AS known (queue, name, definition, is_paused, created_at) VALUES (?, ?, ?, ?, ?)"
+    f"INSERT INTO schedules AS known ({_SCHEDULES}) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (queue, name) DO UPDATE SET is_paused = excluded.is_paused"
 )
 
@@ -32,15 +33,8 @@ class SqlSchedules:
 
     async def list_schedules(self, queue: str) -> list[ScheduleRow]:
         async def query(db: Session) -> list[ScheduleRow]:
-            found = await db.fetch_all(
-                "SELECT name, definition, is_paused, created_at FROM schedules WHERE queue = ? ORDER BY name", (queue,)
-            )
-            return [
-                ScheduleRow(
-                    queue=queue, name=name, definition=text, is_paused=bool(paused), created_at=parse_time(created)
-                )
-                for name, text, paused, created in found
-            ]
+            found = await db.fetch_all(f"SELECT {_SCHEDULES} FROM schedules WHERE queue = ? ORDER BY name", (queue,))
+            return [read_row(ScheduleRow, _SCHEDULES, row) for row in found]
 
         return await self._database.read(query)
 
@@ -130,7 +124,7 @@ class SqlSchedules:
                 f"SELECT {_FIRINGS} FROM schedule_firings WHERE {where} ORDER BY due_at DESC LIMIT ?",
                 (queue, *([name] if name else []), limit),
             )
-            return [_build_firing(row) for row in found]
+            return [read_row(Firing, _FIRINGS, row) for row in found]
 
         return await self._database.read(query)
 
@@ -152,17 +146,3 @@ async def _insert_firing(db: Session, firing: Firing) -> bool:
         ),
     )
     return inserted == 1
-
-
-def _build_firing(row: SqlRow) -> Firing:
-    queue, name, due_at, outcome, run_id, reason, decided_at, is_open = row
-    return Firing(
-        queue=queue,
-        name=name,
-        due_at=parse_time(due_at),
-        outcome=outcome,
-        run_id=run_id,
-        reason=reason,
-        decided_at=parse_time(decided_at),
-        is_open=bool(is_open),
-    )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from metier.store.failures import StoreDamaged
 
@@ -174,6 +174,20 @@ def parse_time(value: str | datetime) -> datetime:
     except ValueError as error:
         raise StoreDamaged(
             f"The run store has {value!r} instead of a time", hint="Restore `runs/state.db` from a backup"
+        ) from error
+
+
+def read_row[T](kind: type[T], columns: str, row: Sequence[Any]) -> T:
+    """Build a value from a row, whose columns have the names of its fields. Raises `StoreDamaged`."""
+    # A session that lost its settings, for example behind a pooler, returns times in another time zone.
+    values = [value.astimezone(UTC) if isinstance(value, datetime) else value for value in row]
+    try:
+        # Not strict, because SQLite has neither times nor booleans.
+        return convert(dict(zip(columns.split(", "), values, strict=True)), kind, strict=False)
+    except ValidationError as error:
+        raise StoreDamaged(
+            f"The run store has a row that is no {kind.__name__}: {error}",
+            hint="Restore `runs/state.db` from a backup",
         ) from error
 
 
