@@ -73,6 +73,7 @@ class AgentAdapter(Struct, frozen=True, kw_only=True):
 
     async def take_turn(self, request: TurnRequest) -> AgentResponse:
         options = self.options
+        # A store per call: `invoke` runs in an event loop of its own, and connections are bound to their loop.
         store = await open_store(options.store, runs=options.runs, environ=options.environ, clock=options.clock)
         try:
             conversations = ClaimedConversations(

@@ -120,6 +120,7 @@ class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
 
     def _is_in_scope(self, path: str) -> bool:
         pure = PurePosixPath(path.replace("\\", "/"))
+        # The last one is a drive of Windows, which is not absolute on POSIX.
         if pure.is_absolute() or ".." in pure.parts or re.match(r"^[A-Za-z]:", path):
             return False
         patterns = self.contract.side_effects.paths

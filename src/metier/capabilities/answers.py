@@ -131,6 +131,7 @@ def _name_failures(answer: SkillAnswer, contract: SkillContract) -> tuple[tuple[
         else:
             detail = "undeclared_failure" if contract.failure_modes else detail
             errors.append(error)
+    # The store limits this field.
     return tuple(errors), detail[:50]
 
 

@@ -274,6 +274,7 @@ def find_schema_fault(node: Node) -> SchemaFault | None:
     if not isinstance(node, Mapping):
         return SchemaFault("it must be a mapping", node.line)
     for key, value, line in _walk(node):
+        # Following a reference to an address would let a skill's file start requests.
         if key in _REFERENCES and not value.startswith("#"):
             return SchemaFault(
                 f"{key} {value!r} leads outside the schema; only references inside it are followed", line

@@ -87,6 +87,7 @@ def read_contract(skill: SkillDefinition, *, strict: bool) -> ContractReading:
     reading = read_model(ContractFields, root, file=str(skill.file), context=context)
     if reading.value is None:
         return ContractReading(None, reading.problems)
+    # Not validated again: the values were just read.
     contract = SkillContract.model_construct(skill=canonical_name(skill.name), **dict(reading.value))
     # Fields fall back to defaults after a problem, and a conflict with a default would be a second report of it.
     conflicts = () if reading.problems else list_conflicts(contract)

@@ -87,4 +87,5 @@ def name_child(context_id: str, *, version: int, skill: str) -> str:
     name = f"{context_id}/{version}.{canonical_name(skill)}"
     if len(name) <= MAX_CONTEXT_ID:
         return name
+    # The start stays readable, and the hash keeps names of deep chains different.
     return f"{name[:180]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"

@@ -131,6 +131,7 @@ def check_source(text: str) -> tuple[Problem, ...]:
         tree = ast.parse(text)
     except SyntaxError as error:
         return (_unreadable(error.lineno or 1, error.msg),)
+    # `ast.parse` raises these for NUL characters and for deeply nested code.
     except (ValueError, RecursionError, MemoryError) as error:
         return (_unreadable(1, str(error) or type(error).__name__),)
     names = ImportedNames(tree)

@@ -56,6 +56,7 @@ class CapabilityTool(Struct, frozen=True, kw_only=True):
         return TurnRequest(
             skill=self.skill,
             inputs={**arguments, **context.answers},
+            # Derived from the step, so that a repetition after a crash finds the conversation and its stored answer.
             context_id=name_conversation(context.run_id, context.step_id),
             resume=None,
             message_id=name_message(context.attempt),

@@ -272,6 +272,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
             call,
             facts={} if turn.is_new else conversation.remembered,
             delegated=delegated,
+            # With the turn: a service must not take the second call of a conversation for a repetition of the first.
             idempotency_key=f"{key}-{turn.number}",
             timeout_seconds=self.request.timeout_seconds,
             spool=self.request.spool,

@@ -211,6 +211,7 @@ def _truncate(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
         left_out = f"[… {len(lines) - count} of {len(lines)} lines left out; ask for a section …]"
         return "\n".join([*lines[:count], left_out])
 
+    # Bisection, because estimating the tokens of a long file once per line would take quadratic time.
     count = _bisect(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
     if count:
         return keep(count), True

@@ -181,6 +181,7 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
     texts = [text for name in SYSTEM_LAYERS if (text := prompt.layer(name))]
     blocks = [SystemBlock(text) for text in texts]
     if blocks:
+        # One mark at the end is enough: vendors cache everything before it, and allow only a few marks per request.
         blocks[-1] = SystemBlock(blocks[-1].text, cache=True)
     return tuple(blocks)
 

@@ -32,6 +32,7 @@ _MAX_TEXTS = 64
 _SPARE_MESSAGES = 512
 """Number of cached messages in addition to those of the history, which has two or three per turn."""
 
+# Bounds, so that one odd report of a vendor can't make all later prompts tiny or too large.
 MIN_FACTOR = 0.5
 MAX_FACTOR = 3.0
 
@@ -87,6 +88,7 @@ class TokenCounter:
         return self._last[1]
 
     def message(self, message: Message) -> int:
+        # The message is stored with its count, because the id of a deleted object may be used again.
         known = self._messages.get(id(message))
         if known is not None and known[0] is message:
             return known[1]

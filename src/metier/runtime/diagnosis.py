@@ -432,6 +432,7 @@ def _answers(address: str) -> bool:
                 client.connect(f"{folder}/.s.PGSQL.{dict(parse_qsl(parts.query)).get('port', '5432')}")
             return True
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 5432)
+        # Short, because `agent doctor` tries several addresses one after another.
         with socket.create_connection((parts.hostname or "localhost", port), timeout=1):
             return True
     except (OSError, ValueError):

@@ -201,6 +201,7 @@ def _build_ollama_address(host: str) -> str:
 
 def _build_smallest_request(model: str) -> ModelRequest:
     message = Message(role="user", parts=(TextPart(text="Hi"),))
+    # Not fewer tokens: OpenAI's Responses API rejects a limit below 16.
     return ModelRequest(model=model, messages=(message,), max_tokens=16, timeout_seconds=CHECK_SECONDS)
 
 

@@ -171,6 +171,7 @@ async def _find_entry(server: ServerConnection, source: McpSource) -> SkillEntry
         return _read_entry((await server.ask("skills/get", {"uri": source.skill})).get("skill"))
     found: list[JsonValue] = []
     cursor: JsonValue = None
+    # A server could return cursors without end.
     for _ in range(_MAX_PAGES):
         page = await server.ask("skills/list", {} if cursor is None else {"cursor": cursor})
         skills = page.get("skills")
@@ -210,6 +211,7 @@ def _check_manifest(entry: SkillEntry) -> dict[str, ServedFile]:
         raise SkillRejected(f"The address {entry.uri!r} does not end with the name of the skill")
     paths: dict[str, ServedFile] = {}
     for file in entry.resources:
+        # Decoded before it is checked, because `%2e%2e` is a parent folder, too.
         path = unquote(file.uri.removeprefix(f"{entry.root}/"))
         if not file.uri.startswith(f"{entry.root}/"):
             raise SkillRejected(f"The manifest lists {file.uri!r}, which is not in the folder of the skill")

@@ -134,6 +134,7 @@ async def build_run_spans(host: Host, store: Store, run_id: str) -> RunSpans:
             spans += [clean_span(span, cleaner) for span in folding.take(entry)]
         runs.append(current)
         trace_id = trace_id or (folding.trace.trace_id if folding.trace else "")
+        # A journal that was not written here may name a run as its own child.
         waiting += [child.run_id for child in fold(current, entries).children if child.run_id not in runs]
     if not runs:
         raise RunUnknown(

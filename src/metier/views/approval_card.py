@@ -145,6 +145,7 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
 
 def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Iterator[Text]:
     """Render a text that a user decides about: lines are wrapped, and truncated only if they are extremely long."""
+    # Revealed, not removed: a shell would still execute the characters that the user doesn't see.
     lines = reveal(text).splitlines() or [""]
     shown = lines if most is None else lines[:most]
     for number, line in enumerate(shown):

@@ -28,6 +28,7 @@ class GroupMarks(NamedTuple):
 
 
 GITHUB = GroupMarks("::group::{title}", "::endgroup::")
+# GitLab only recognizes its markers with these control sequences around them.
 GITLAB = GroupMarks(
     "\x1b[0Ksection_start:{now}:agent_{n}[collapsed=false]\r\x1b[0K{title}",
     "\x1b[0Ksection_end:{now}:agent_{n}\r\x1b[0K",

@@ -33,6 +33,7 @@ class DiffLine(Struct, frozen=True):
 def build_diff(before: str, after: str, *, path: str) -> str:
     """Build a unified diff; empty if nothing differs."""
     old, new = before.splitlines(), after.splitlines()
+    # Everything removed and everything added is a correct diff, too.
     if max(len(old), len(new)) > _MAX_COMPARED:
         lines = [f"@@ -1,{len(old)} +1,{len(new)} @@", *(f"-{line}" for line in old), *(f"+{line}" for line in new)]
         return "\n".join([f"--- {path}", f"+++ {path}", *lines])
@@ -114,6 +115,7 @@ def parse_diff(unified: str) -> Iterator[DiffLine]:
         is_inside = old_left > 0 or new_left > 0
         if hunk := _HUNK.match(line):
             old, new = int(hunk["old"]), int(hunk["new"])
+            # A count of one line may be left out.
             old_left, new_left = int(hunk["removed"] or 1), int(hunk["added"] or 1)
             yield DiffLine("hunk", 0, line)
         elif line.startswith("--- ") and not is_inside:

@@ -65,6 +65,7 @@ type Fold = Callable[[RunView, Any, EventRecord], RunView]
 
 def fold(view: RunView, record: EventRecord) -> RunView:
     """Return the view after one more event. A record of another run belongs to a child run, or starts one."""
+    # An empty view takes the run of its first event.
     if view.run_id in ("", record.run_id):
         return _fold_own(view, record)
     return _fold_child(view, record)

@@ -54,6 +54,7 @@ def parse_values(fields: tuple[FormField, ...], given: Mapping[str, str]) -> dic
     """Parse submitted values by their schemas, without empty fields. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for each in fields:
+        # Browsers submit nothing for a checkbox that is off.
         if each.kind == "boolean":
             values[each.name] = given.get(each.name, "") == "true"
             continue

@@ -99,6 +99,7 @@ def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
         yield f"exit {step.exit_code}"
     if word := _WORDS.get(step.state):
         yield word
+    # Shorter ones would be shown as 0.0 s.
     if step.is_over and step.duration_ms >= 50:
         yield format_seconds(step.duration_ms / 1000)
     elif step.state == "running" and now is not None and step.started_at is not None:
@@ -202,6 +203,7 @@ def _cut(text: str, width: int) -> str:
     """Truncate a text with an ellipsis to this width in cells."""
     if cell_len(text) <= width:
         return text
+    # Cut by characters first, because measuring the cells of a long line takes too long.
     shown = Text(text[: width + 1])
     shown.truncate(width, overflow="ellipsis")
     return shown.plain

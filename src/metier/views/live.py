@@ -210,6 +210,7 @@ class LiveRun:
         self.view = add_text(self.view, text)
 
     def _restart(self) -> None:
+        # Printed lines can't be taken back, so the user is told that the reply starts again.
         if self._text.has_printed:
             note = NoteView(
                 turn=self.view.turn, level="warning", text="the connection was lost; the reply begins again"
@@ -226,6 +227,7 @@ class LiveRun:
 
     def _print_text(self, text: str) -> None:
         if self._painter.is_live:
+            # Through the same stream as arriving text, so that both are split, redacted and hidden in the same way.
             whole = TextStream(self._redactor)
             whole.feed(text)
             whole.close()

@@ -186,6 +186,7 @@ class _Markdown(Markdown):
 
 @cache
 def _build_parser() -> MarkdownIt:
+    # HTML stays text: the terminal would show nothing of it, and the user would not see what the model wrote.
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 

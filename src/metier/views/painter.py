@@ -127,6 +127,8 @@ class TerminalPainter:
         self._paint(render(self._console, renderables, width=self.width), [])
 
     def show(self, lines: Sequence[Text]) -> None:
+        # Measuring the cells of a very long line takes too long. Four code points per cell leave room for combined
+        # ones.
         shown = [line[: 4 * self.width] for line in lines]
         for line in shown:
             # Keep the last column free: some terminals wrap to the next line after writing it.

@@ -65,6 +65,7 @@ def parse_question(request_id: str, text: str, fields: JsonValue, *, is_checked:
         request_id=request_id,
         text=text,
         fields=parse_fields(fields),
+        # The asking skill checks the answer by its contract, and asks again if it is wrong.
         schema=fields if has_schema and isinstance(fields, dict) and not is_checked else None,
         raw_fields=fields,
     )

@@ -122,6 +122,7 @@ class _Scale:
         return round(min(100.0, max(0.0, at)), 3)
 
     def bar(self, start: float, seconds: float) -> tuple[float, float]:
+        # A bar at the very end would start outside of the chart.
         at = min(self.position(start), 100.0 - _MIN_WIDTH)
         return at, round(max(_MIN_WIDTH, self.position(start + seconds) - at), 3)
 

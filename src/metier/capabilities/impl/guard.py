@@ -21,6 +21,7 @@ _CHANGES = frozenset(
 _PROGRAMS = frozenset(
     {
         *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty"),
+        # Native code can do anything without raising an audit event.
         *("pty.spawn", "os.startfile", "ctypes.dlopen"),
     }
 )
@@ -75,6 +76,7 @@ class Guard:
             return lambda name, args: (
                 f"It uses the network ({name} {_shorten(args[1:])}), but side_effects has no network"
             )
+        # SQLite opens its files in C, without an `open` event.
         return self._check_database if event == "sqlite3.connect" else None
 
     def _check_open(self, _event: str, args: Sequence[object]) -> str:
@@ -93,8 +95,10 @@ class Guard:
         return "" if not args or args[0] in (":memory:", "") else self._check_path(args[0])
 
     def _check_path(self, path: object) -> str:
+        # A descriptor was checked when it was opened.
         if isinstance(path, int) or path is None:
             return ""
+        # A link in a writable folder may lead out of it.
         name = os.path.realpath(os.fsdecode(path) if isinstance(path, bytes) else str(path))
         if name in _ALWAYS or any(_is_below(name, folder) for folder in self._folders(name)):
             return ""

@@ -32,6 +32,7 @@ class AdviceNotAllowed(Exception):
 
 
 def main() -> None:
+    # Taken over before any code of the skill runs: what it prints must not mix with the protocol.
     requests, replies = take_streams()
     request = cast("dict[str, Json]", json.loads(requests.readline()))
     reply = _answer(request, _Conversation(requests, replies))

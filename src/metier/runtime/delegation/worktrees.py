@@ -81,6 +81,7 @@ async def remove_ended(host: Host, store: Store, state: RunState, *, folder: Pat
     """
     for child in state.children:
         worktree = locate_worktree(host, child.run_id)
+        # The ID comes from a journal, which may be imported. It must not become a path that leads elsewhere.
         if not is_folder_name(child.run_id) or not worktree.folder.exists() or (worktree.folder / _KEPT).exists():
             continue
         if child.ended is not None or (

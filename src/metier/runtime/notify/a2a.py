@@ -25,6 +25,7 @@ _STATES = {
     "completed": "COMPLETED",
     "canceled": "CANCELED",
     "failed": "FAILED",
+    # The protocol has fewer final states than a run.
     "timeout": "FAILED",
     "escalated": "FAILED",
     "blocked": "FAILED",

@@ -186,6 +186,7 @@ async def _keep_delivering(host: Host, store: Store) -> None:
 
 async def _try(row: OutboxRow, host: Host, store: Store) -> OutboxRow:
     now = host.clock.now()
+    # Messages are written before the entry that they report. If that never followed, nothing has happened to report.
     if row.seq and not await store.read_journal(row.run_id, after=row.seq - 1, limit=1):
         if now - row.created_at > timedelta(seconds=UNWRITTEN_SECONDS):
             return replace(row, state="dropped", reason="what it tells of was never written")

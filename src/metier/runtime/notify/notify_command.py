@@ -144,5 +144,6 @@ def _find_acceptance(host: Host) -> NotifyAcceptance | None:
 
 
 def _locate_acceptance(host: Host) -> Path:
+    # With the command: another one in the settings finds no acceptance.
     named = json.dumps([str(host.workspace.resolve()), *host.settings.notify.command])
     return host.home / _FOLDER / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.json"

@@ -193,6 +193,7 @@ class RunPool:
 
     def nudge(self) -> None:
         """Let idle slots claim now, because this process queued a run."""
+        # An event of anyio can't be reset, so the next nudge gets a new one.
         woken, self._woken = self._woken, anyio.Event()
         woken.set()
 
@@ -232,6 +233,8 @@ class RunPool:
                 state = await work_on(self.job, self.runtime, lease.run_id, stopper=stopper, lease=lease)
             finally:
                 self._stoppers.discard(stopper)
+            # Another process drives it, or it failed. Without a pause, this slot would claim the same run again and
+            # again.
             if state is None:
                 await self._idle(IDLE_SECONDS)
 

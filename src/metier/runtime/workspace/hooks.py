@@ -54,6 +54,7 @@ def digest_workspace_hooks(host: Host) -> str:
 
 
 def digest_hooks(hooks: Iterable[HookCommand]) -> str:
+    # With the hashes of the files in the commands: trust covers what runs, not only how it is started.
     words = [dump_fields(hook) for hook in hooks]
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 

@@ -41,6 +41,7 @@ _RULES_LINE = re.compile(r"^(?P<indent>[ ]*)rules:[ ]*(?:#.*)?$")
 _NEW_POLICY = "tool_approvals:\n  rules:\n"
 _NAMING_ARGUMENTS = ("skill_name", "script_name", "script", "agent", "task")
 """Arguments that name the skill, script, agent or task of a call."""
+# Without quotes, YAML 1.1 reads these as booleans or null.
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
@@ -234,6 +235,7 @@ def build_rule(tool: str, arguments: dict[str, JsonValue]) -> str:
 # The rule is appended, so that existing rules that deny or ask take precedence.
 def add_rule(policy: str, rule: str, *, file: str, root: str) -> str:
     """Append the rule to the text of the policy file. Raises `ConfigError` if the text has an unusual form."""
+    # As text, because dumping a parsed file would lose its comments. Counting the rules shows whether the edit worked.
     text = _insert(policy, rule) if policy.strip() else _NEW_POLICY + _indent(rule, 4)
     before, after = (_count_rules(each, file=file, root=root) for each in (policy, text or ""))
     if text is None or after != before + 1:

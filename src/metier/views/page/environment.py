@@ -267,6 +267,7 @@ def _open_link(address: str) -> tuple[str, str]:
     except ValueError:
         parts = urlsplit("")
     place = parts.path if parts.scheme == "mailto" else parts.hostname
+    # `javascript:` and `data:` would run in the origin of the console.
     if parts.scheme not in _SCHEMES or not place:
         return "", f' <span class="host">[{html.escape(address)}]</span>'
     opened = f'<a href="{html.escape(address)}" rel="noreferrer noopener nofollow" target="_blank">'
