@@ -34,18 +34,14 @@ def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
     policy = reader.read_policy(read_policy_file(host.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
     found += [f"{POLICY_FILE}: {line}" for line in _list_allows(policy)]
     found += list_hook_lines(host)
-    for listed in list_definitions(host.workspace, "agent").values():
-        file = Path(listed.path)
-        found += [
-            f"{shorten_path(file, host.workspace)}: {line}"
-            for line in _list_allows(reader.read_definition(file, within=host.workspace))
-        ]
-    for listed in list_definitions(host.workspace, "task").values():
-        for file in sorted(Path(listed.path).parent.glob("*.md")):
-            found += [
-                f"{shorten_path(file, host.workspace)}: {line}"
-                for line in _list_allows(reader.read_definition(file, within=host.workspace))
-            ]
+    files = [Path(agent.path) for agent in list_definitions(host.workspace, "agent").values()]
+    for task in list_definitions(host.workspace, "task").values():
+        files += sorted(Path(task.path).parent.glob("*.md"))
+    found += [
+        f"{shorten_path(file, host.workspace)}: {line}"
+        for file in files
+        for line in _list_allows(reader.read_definition(file, within=host.workspace))
+    ]
     for schedule in load_schedules(host.workspace, WORKSPACE_FOLDERS).schedules:
         found.append(f"{SCHEDULES_FILE}: starts {schedule.task or schedule.prompt!r} by itself ({schedule.timing})")
     for package in get_all_skills(host).packages:
