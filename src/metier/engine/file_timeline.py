@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -56,13 +57,7 @@ def list_effects(run_id: str, entries: Iterable[Entry], *, prefix: str = "") -> 
                 number = open_steps.pop(entry.step_id)
                 begun = found[number]
                 assert isinstance(begun, FileEffect)
-                found[number] = FileEffect(
-                    name=begun.name,
-                    what=begun.what,
-                    changes=entry.changes,
-                    unknown=entry.changes_unknown,
-                    run_id=run_id,
-                )
+                found[number] = replace(begun, changes=entry.changes, unknown=entry.changes_unknown, before=None)
             case HooksRan() if entry.changes:
                 name = f"{prefix}{entry.step_id}-hook"
                 found.append(FileEffect(name=name, what="hook", changes=entry.changes, run_id=run_id))
