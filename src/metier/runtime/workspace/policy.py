@@ -260,22 +260,17 @@ def _get_condition(tool: str, arguments: dict[str, JsonValue]) -> str:
                 return f"{{path: {{equals: {_quote(str(path))}}}}}"
             return f"{{path: {{startsWith: {_quote(folder + '/')}}}}}"
         case _:
-            chosen = {
-                key: value for key, value in arguments.items() if key in _NAMING_ARGUMENTS and isinstance(value, str)
-            }
-            return (
-                f"{{{', '.join(f'{key}: {{equals: {_quote(str(value))}}}' for key, value in chosen.items())}}}"
-                if (chosen)
-                else ""
-            )
+            chosen = [
+                f"{key}: {{equals: {_quote(value)}}}"
+                for key, value in arguments.items()
+                if key in _NAMING_ARGUMENTS and isinstance(value, str)
+            ]
+            return f"{{{', '.join(chosen)}}}" if chosen else ""
 
 
 def _quote(text: str) -> str:
-    return (
-        text
-        if re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text not in _YAML_WORDS
-        else json.dumps(text, ensure_ascii=False)
-    )
+    is_plain = re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text not in _YAML_WORDS
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
 def _insert(policy: str, rule: str) -> str | None:
