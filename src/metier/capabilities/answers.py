@@ -50,6 +50,7 @@ def judge_answer(value: JsonValue, contract: SkillContract, artifacts: Path) -> 
     if state.is_resumable and not contract.allows(state):
         message = f"The skill returned state {state.value!r}, which its contract does not allow"
         return Judged(build_failure("state_not_allowed", message, state=TaskState.BLOCKED))
+    # A skill that asks or delegates has not produced its outputs yet.
     problems = list_problems(answer, contract, artifacts) if state == TaskState.COMPLETED else ()
     if problems:
         return Judged(build_failure("invalid_output", problems[0]), problems)

@@ -179,6 +179,7 @@ class SideEffects(FileModel):
     """A skill's effects, other than its answer."""
 
     kinds: _Kinds = ()
+    # The safe default: after a crash, an effect of unknown kind is never repeated.
     repeat: Annotated[Effect, one_of(*REPEATS)] = "opaque"
     """Effect class: decides if a turn may be repeated after a crash. Ignored for a skill without effects."""
     paths: _Paths = ()

@@ -132,6 +132,7 @@ def _describe(found: Capability) -> ToolInfo:
         input_schema=build_input_schema(contract),
         risk=contract.risk,
         effect=contract.effect,
+        # Its process notes its start and end, from which recovery concludes whether the effect happened.
         spools=True,
     )
 

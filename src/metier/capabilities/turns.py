@@ -223,6 +223,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
             kind=MessageType.INPUT_REQUEST,
             payload=wanted.model_dump(mode="json"),
         )
+        # The question uses up no turn: the message with the answer starts the turn of this number.
         state = dataclasses.replace(conversation.state, current_turn=turn.number - 1)
         return await self.store.finish_turn(state, response, end)
 

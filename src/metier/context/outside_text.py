@@ -30,6 +30,7 @@ def fence(text: str, *, tag: str, attributes: str = "") -> str:
 
 def escape_marks(text: str) -> str:
     """Escape our tags, so that the text can neither open nor close one."""
+    # No other tags, because the model must be able to quote code exactly.
     return _MARKS.sub("&lt;", text)
 
 

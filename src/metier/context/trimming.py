@@ -199,6 +199,7 @@ class Trimmer:
             self.labels.append("run:summaries")
 
     def _drop_foreign_pieces(self) -> None:
+        # Files first and the overview last, which tells the model what it can ask for again.
         self._drop_pieces([each for each in self.prompt.disclosed if each.skill != self.prompt.skill], (2, 3, 1))
 
     def _drop_own_pieces(self) -> None:
@@ -257,6 +258,7 @@ def _make_smaller(exchange: Exchange, trim: Trim) -> Exchange | None:
         case "gone":
             return None
         case "line":
+            # Only results are shortened: models imitate calls whose arguments were shortened.
             results = tuple(_map_texts(message, _to_line) for message in exchange.results)
         case "short":
             limit = trim.characters or SHORT_CHARACTERS

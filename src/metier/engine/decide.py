@@ -300,6 +300,7 @@ def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
     verdict = policy.judge(step.action, skill=state.skill)
     if verdict.read_only and step.needs_write:
         verdict = Verdict(decision="ask", reason=f"{WRITE_ACCESS}: {step.needs_write}")
+    # Children that can only read change nothing, so nobody needs to be asked about them.
     if verdict.is_child_question and _starts_reading_child(state, step):
         return ALLOW
     if verdict.decision == "ask" and build_memory_key(step.action) in state.remembered:
@@ -412,6 +413,7 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
     order = state.started.order if state.started is not None else None
     wants_json = order is not None and order.output_schema is not None
     action = _check_or_finish(state, render_result(finish.action.params.get("result", ""), wants_json=wants_json))
+    # Hooks see only a result that passed its checks: they must not approve one that the model still has to correct.
     return find_ending(state) or action if isinstance(action, a.Finish) else action
 
 

@@ -248,6 +248,7 @@ def build_step_request(state: RunState, step: Step, task: TaskDefinition) -> Chi
         for i, done in enumerate(state.plan[:number])
     }
     limits = state.limits
+    # All of the rest, not a share: steps run one after another, and the task itself calls no model.
     left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
     return ChildRequest(
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,

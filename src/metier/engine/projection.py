@@ -50,6 +50,7 @@ from metier.messages import ToolCallPart
 from metier.providers.facts import find_cost
 from metier.telemetry.call_text import reveal_value
 
+# `views.fold` knows this number: a summary of this length may be truncated.
 SUMMARY_CHARACTERS = 400
 EXPECTATION_CHARACTERS = 200
 EXCERPT_LINES = 12

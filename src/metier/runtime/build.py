@@ -219,6 +219,7 @@ def open_snapshots(host: Host, folder: Path) -> WorkspaceSnapshots:
 def _open_access(host: Host) -> AccessFile:
     """Open the access file. Raises `ConfigError` if it can't be read."""
     access = AccessFile(host.workspace)
+    # Read for its errors: an invalid file must prevent the start, not interrupt the first turn.
     access.read()
     return access
 
@@ -227,6 +228,7 @@ def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) ->
     """Return the known names. Raises `ConfigError` for an unknown tool in the access file or in a new run's agent."""
     names = {*known, *BUILT_IN_TOOLS, *SCRIPT_TOOLS, *CONTROL_NAMES}
     access.check_names(names)
+    # A resumed run keeps its pinned agent, whatever tools exist by now.
     if not run.pins:
         run.agent.check_tools(names)
     return known

@@ -88,6 +88,7 @@ def read_outcome(document: Document) -> RunOutcome:
 
 def build_outcome(status: RunStatus, *, folder: Path, exit_code: int) -> RunOutcome:
     order = status.state.started.order if status.state.started else None
+    # Through the document, so that a local run and one of a server are read by the same code.
     outcome = read_outcome(_build_document(status, folder=folder, exit_code=exit_code))
     return replace(outcome, has_output_schema=order is not None and order.output_schema is not None)
 

@@ -110,6 +110,7 @@ async def count_progress(row: RunRow, store: Store) -> RunRow:
     """
     if row.status not in _OPEN:
         return row
+    # As plain JSON, because `agent runs list` would take much longer if it imported the engine.
     entries = [
         (stored.kind, cast("dict[str, Any]", json.loads(stored.data)))  # written by `engine.entries`
         for stored in await store.read_journal(row.run_id)

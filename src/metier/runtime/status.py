@@ -358,6 +358,7 @@ def suggest_limit(state: RunState, limit: Limit) -> float:
         case "max_cost_usd":
             return round(max(limits.max_cost_usd or 0.0, state.cost_usd) * 2, 4)
         case "timeout_seconds":
+            # The state doesn't contain the timeout of the last drive, so there is nothing to double.
             return 600
 
 

@@ -5,6 +5,7 @@ from typing import cast
 from metier.values import StoredValue
 
 
+# Defaults are omitted, because most entries use few of their fields and resuming reads the whole journal.
 class JournalEntry(StoredValue, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
     """One thing that happened in a run."""
 

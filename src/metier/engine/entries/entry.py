@@ -107,6 +107,7 @@ def needs_flush(entry: Entry) -> bool:
     return not isinstance(entry, _REPEATABLE)
 
 
+# The hooks are for values that pydantic defines, such as the options in `ModelChanged`.
 _DECODER: Decoder[Entry] = Decoder(Entry, dec_hook=decode_model)
 _ENCODER = Encoder(enc_hook=encode_model)
 

@@ -66,6 +66,7 @@ class CallPlanned(JournalEntry, frozen=True, kw_only=True, tag="call_planned"):
     action: ActionStep
 
 
+# The kind and the field `order` keep the names of 0.1, because journals contain them.
 class ChildRequested(JournalEntry, frozen=True, kw_only=True, tag="delegated"):
     """The intent of a step whose effect is another run. The ID derives from the step: there is never a second child."""
 

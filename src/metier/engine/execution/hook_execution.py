@@ -34,9 +34,11 @@ from metier.tools.hook_process import (
     restore_arguments,
 )
 
+# Without `allow`: hooks can only narrow what the rules permit.
 _STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
 _MAX_FILES = 20
 """Maximum number of a step's files that are checked for changes by hooks; changes to others block an undo."""
+# Otherwise an agent could turn off a guard by editing its file.
 _FAILED_CLOSED = frozenset({"changed"})
 """Statuses that deny the call. `changed`: the hook's file is no longer the one that the user wrote."""
 
@@ -46,6 +48,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
     due = list_due(log.state, action)
     arguments = _get_arguments(log.state, action)
     ran = HooksRan(event=action.event, step_id=action.step_id)
+    # One after another, because edits made in parallel would depend on timing.
     for hook in due:
         data = build_input(_build_moment(action, log.state, services, arguments=arguments))
         result = redact(await services.hooks.run(hook, data), services) if services.hooks is not None else _refuse()

@@ -46,6 +46,7 @@ def build_memory_key(action: ActionStep) -> str:
     """
     name, arguments = name_call(action)
     if name == SHELL:
+        # The whole command, because a prefix would also cover commands that the user never saw.
         return f"{name}: {json.dumps(arguments, sort_keys=True)}"
     if name == _FETCH:
         return f"{name}: {_get_host(str(arguments.get('url', '')))}"

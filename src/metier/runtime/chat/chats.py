@@ -274,6 +274,7 @@ class Chat:
     async def close_open_turn(self) -> RunStatus | None:
         """End a waiting or interrupted turn, and log turns that ended while no chat was open."""
         ended: RunStatus | None = None
+        # Before the next turn starts: it would not contain a turn that is missing from the log.
         for row in await list_missing(self.runtime.store, await self._read()):
             state = await self.runtime.read(row.run_id)
             if state.phase not in FINAL:

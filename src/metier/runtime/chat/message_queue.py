@@ -71,6 +71,7 @@ class MessageQueue:
         )
         # The store drops the oldest facts of a full bucket, so further messages are kept in memory only.
         if is_stored and len(self._messages) < MAX_POCKET_FACTS_PER_BUCKET:
+            # IDs of the same second have no order, so the time orders the messages.
             value: JsonValue = {"text": text, "steers": steers, "number": time.time_ns()}
             fact = NewFact(bucket=BUCKET, key=message.message_id, value=value)
             await self._runtime.store.contexts.commit(context_id, ContextChange(facts=(fact,)))

@@ -36,6 +36,7 @@ async def enter_worktree(host: Host, run_id: str, *, has_own: bool, parent: RunW
     if not has_own:
         return inherited
     worktree = locate_worktree(host, run_id)
+    # A copy of the workspace must contain neither its records nor other copies.
     excluded = [
         folder.relative_to(host.workspace).as_posix()
         for folder in (host.runs, host.home / FOLDER)

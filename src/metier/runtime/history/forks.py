@@ -84,6 +84,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
     # One transaction with all shared entries: a crash leaves no fork, or a complete one.
     taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
+    # Without a lease, which `resume` acquires. A fork that a crash leaves here can be resumed like any run.
     await forking.store.create_run(build_row(new_id, *taken, now=now), store_entries(taken))
     changed = (*list_changed(started, agent), *_changed_words(started, beginning))
     return Fork(state=await forking.resume(new_id, options=watch), changed=changed)

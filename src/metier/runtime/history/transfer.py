@@ -208,6 +208,7 @@ def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
     """Redact texts and arguments, but not digests, IDs and hashes."""
     # `clean` accepts any value and returns one of the same type.
     cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))
+    # A digest that looks like a secret must stay: it names a blob.
     if isinstance(entry, RunStarted):
         return replace(cleaned, pins=entry.pins, trace_id=entry.trace_id)
     if isinstance(entry, RunAdopted):

@@ -148,6 +148,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
     changed: list[str] = []
     for package in packages:
         digest = pins.get(_id(package), "")
+        # Of a larger catalog only hashes are pinned, so there are no bytes to restore.
         if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MAX_STORED_SKILLS:
             result.append(package)
             continue

@@ -214,6 +214,7 @@ def build_definition_policy(file: Path, *, root: Path) -> RulePolicy:
 def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy:
     reader.check("The rules")
     tools = Toolbox()
+    # The profile that asks, so that `allow` in the result comes from the rules and not from a default.
     return RulePolicy(ProfilePolicy("guarded", tools), tools, root=str(root), scopes=(scope,), is_partial=True)
 
 

@@ -270,5 +270,6 @@ def _open_link(address: str) -> tuple[str, str]:
     # `javascript:` and `data:` would run in the origin of the console.
     if parts.scheme not in _SCHEMES or not place:
         return "", f' <span class="host">[{html.escape(address)}]</span>'
+    # The linked page must neither learn the address of this one nor control its window.
     opened = f'<a href="{html.escape(address)}" rel="noreferrer noopener nofollow" target="_blank">'
     return opened, f'</a> <span class="host">[{html.escape(place)}]</span>'
