@@ -10,7 +10,7 @@ from metier.providers.facts import FactBook
 from metier.providers.failures import CallFailed, ReplyBroken
 from metier.providers.transport import Rest, exchange
 from metier.providers.wire import as_list, as_objects, serialize
-from metier.routing.embeddings_options import EmbeddingsOptions
+from metier.routing.options import EmbeddingsOptions
 from metier.routing.skill import EmbeddingsFailed
 from metier.routing.vectors import Vector, build_vector
 

@@ -14,8 +14,8 @@ from anyio.to_thread import run_sync
 
 from metier.errors import ToolFailed
 from metier.routing.catalog import DescribedSkill
-from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.index import remove_exclusions
+from metier.routing.options import EmbeddingsOptions
 from metier.routing.skill import FUSED_DEPTH, EmbeddingsFailed, FoundSimilar, Similar, Similarities
 from metier.routing.vectors import Vector, VectorFile, name_text
 from metier.tools.web.url import WebAccess, check_domain, parse_url

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import ModelOptions
-from metier.routing.embeddings_options import EmbeddingsOptions, RoutingOptions
+from metier.routing.options import EmbeddingsOptions, RoutingOptions
 from metier.skills.options import SkillsOptions
 from metier.store.backend import StoreOptions
 from metier.telemetry.options import LoggingOptions
