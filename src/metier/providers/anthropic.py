@@ -22,6 +22,7 @@ from metier.providers.connection import Connection
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.http_status import failure_of_event
+from metier.providers.media import describe_absent, encode_media, is_picture
 from metier.providers.transcript import (
     OPEN_PIECES,
     Dialect,
@@ -39,9 +40,6 @@ from metier.providers.wire import (
     as_object,
     as_objects,
     as_text,
-    describe_absent,
-    encode_media,
-    is_picture,
     own_names,
     read_call,
     serialize,

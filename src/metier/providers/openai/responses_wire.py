@@ -18,6 +18,7 @@ from metier.messages import (
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
+from metier.providers.media import build_data_url, describe_absent, is_picture
 from metier.providers.openai.chat_wire import schema_is_strict
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body, render_result
 from metier.providers.wire import (
@@ -26,9 +27,6 @@ from metier.providers.wire import (
     as_object,
     as_objects,
     as_text,
-    build_data_url,
-    describe_absent,
-    is_picture,
     own_names,
     parse_json,
     read_call,
