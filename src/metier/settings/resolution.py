@@ -209,6 +209,7 @@ def _merge(*layers: Layer) -> Layer:
         if name is not None:
             merged |= _route(name, provider, before.get(_PROVIDER))
         elif provider is not None and _PROVIDER in before and before[_PROVIDER].value != provider.value:
+            # The name is a model of the provider that this layer replaces.
             merged.pop(_NAME, None)
     return merged
 

@@ -55,6 +55,7 @@ def get_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
         return given
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
+    # Servers store the token under the address they listen on, by default 127.0.0.1.
     names = dict.fromkeys((parts.hostname or "", "127.0.0.1" if parts.hostname == "localhost" else ""))
     for name in names:
         file = get_private_folder(home, host=name, port=port) / "token"
@@ -89,6 +90,7 @@ def find_served(home: Path, workspace: Path) -> Served | None:
     """Find a running server of this user and machine for the workspace."""
     for file in sorted((home / SERVERS).glob(f"*/{_FILE}")):
         said = _read(file)
+        # A server that was killed leaves its record.
         if said.get("workspace") == str(workspace) and _is_alive(said.get("pid")):
             return Served(url=str(said["url"]), folder=file.parent)
     return None
@@ -103,6 +105,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _is_alive(pid: object) -> bool:
+    # `kill` with 0 or a negative number means a process group.
     if not isinstance(pid, int) or pid <= 0:
         return False
     try:

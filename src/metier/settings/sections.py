@@ -81,6 +81,7 @@ class PluginsOptions(Value):
         return enabled
 
 
+# A digest instead of the token: settings files are shared, and so contain no secrets.
 type UserEntry = Annotated[str, Field(pattern=rf"^[^\s:]{{1,64}}:{_ROLE}:[0-9a-f]{{64}}$")]
 """`name:role:digest` or `name:role+grant:digest`, with the hexadecimal SHA-256 of the user's token."""
 

@@ -32,6 +32,7 @@ _NOT_A_SECRET = re.compile(r"\s*([-+]?[\d._]+|true|false|yes|no|on|off|null|~)?\
 _PASSWORD = "url-password"  # noqa: S105 - how the redactor calls such a finding
 _MAX_SHOWN_LENGTH = 80
 
+# Words that YAML 1.1 reads as a boolean or as nothing, so they need quotes.
 _MEANT_OTHERWISE = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 
 
@@ -94,6 +95,7 @@ def render_value(value: object) -> str:
     """Format the value as YAML, quoted if necessary."""
     shown = show_value(value)
     match shown:
+        # Before `int`, because a boolean is one.
         case bool() | None:
             return json.dumps(shown)
         case int():

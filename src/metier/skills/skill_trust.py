@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from metier.errors import SkillError, SkillNotTrusted, SkillRejected
 from metier.skills.package import SkillPackage
 
+# Part of every digest: a change of the format must not make old trust count by accident.
 _FORMAT = b"metier-tree-1\n"
 _CHUNK = 1 << 20
 
@@ -59,12 +60,14 @@ def digest_tree(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({
     files: dict[str, str] = {}
     total = 0
     try:
+        # Sorted by bytes: each file system lists its entries in another order.
         for file in sorted(_walk(folder), key=lambda file: file.name.encode()):
             content, size = _hash_file(file.path)
             content = instead.get(file.name, content)
             files[file.name] = content
             total += size
             mode = b"x" if file.is_executable else b"-"
+            # A name cannot contain NUL, so no name can imitate the fields after it.
             tree.update(b"%s\0%s\0%s\n" % (file.name.encode(), mode, content.encode()))
     except OSError as error:
         raise SkillError(f"Cannot read {str(folder)!r}: {error.strerror}") from error
@@ -205,6 +208,7 @@ def _get_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
         os.utime(target)  # for `_prune`, which deletes copies that were not used for a long time
         return target
     _prune(store)
+    # In the store: a rename is atomic only within one file system.
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store))
     try:
         _copy(package.folder, aside / "skill")

@@ -15,7 +15,9 @@ from msgspec import Struct
 from metier.errors import UsageError
 
 _SCHEMES = ("https", "http", "ssh", "file")
+# Two letters at least: one letter before a colon is a Windows drive.
 _SCP = re.compile(r"(?P<host>(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9._-]{2,}|\[[0-9a-fA-F:]+\]):(?P<path>[^:].*)", re.DOTALL)
+# For `name::address`, Git starts the program `git-remote-name`; `ext::` runs any command.
 _HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 _REF_FORBIDDEN = re.compile(r"[ ~^:?*\[\\\x00-\x1f\x7f]|\.\.|@\{|//|\.lock(?:/|$)|(?:^|/)\.|[/.]$|^/")
@@ -97,6 +99,7 @@ def check_ref(ref: str) -> None:
 def _check_text(text: str) -> None:
     if not text.strip():
         raise UsageError("The source is empty", hint=_EXAMPLE)
+    # The user confirms the address that is shown; with invisible characters it is not the one that is fetched.
     hidden = next((char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
     if hidden is not None:
         _refuse("…", f"it holds the invisible character U+{ord(hidden):04X}")
@@ -136,6 +139,8 @@ def _check_host(scheme: str, host: str) -> None:
     if scheme == "file":
         if host not in ("", "localhost"):
             _refuse(f"file://{host}/…", "it names another machine")
+    # Git gave the host of `ssh://-oProxyCommand=…` to ssh as an option (CVE-2017-1000117), also if it was quoted by
+    # `%2d`.
     elif not host or unquote(host).startswith("-"):
         _refuse(f"{scheme}://{host}", "it has no usable host name")
 

@@ -87,6 +87,7 @@ def survey(workspace: Path, names: Sequence[str]) -> AgentFiles:
 
 def stamp_files(found: AgentFiles) -> str:
     """Return a stamp that changes when a file is written, without reading files."""
+    # Programs can set the time of the last write back, but not `ctime`.
     rows = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in found.files]
     return hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest()
 
@@ -103,6 +104,7 @@ def digest_agent_files(workspace: Path, found: AgentFiles) -> str:
         left -= len(content)
         if left < 0:
             raise OSError("there is too much to read")
+        # The length marks where the content ends, so that bytes cannot move from one file to the next unnoticed.
         digest.update(json.dumps([name, len(content)]).encode() + b"\0" + content)
     return digest.hexdigest()
 
@@ -295,6 +297,7 @@ def digest_bytes(content: bytes) -> str:
 
 
 def _path(home: Path, workspace: Path) -> Path:
+    # Resolved, so that all links to a folder share its trust; hashed, so that any path fits into a file name.
     name = hashlib.sha256(os.fsencode(workspace.resolve())).hexdigest()[:32]
     return home / _FOLDER / f"{name}.json"
 

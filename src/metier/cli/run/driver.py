@@ -349,6 +349,7 @@ def run_in_background(
     sinks: list[Sink] = [] if shown is None else [shown]
     if view.output == "stream-json":
         sinks.append(JsonLines(sys.stdout, with_partials=view.with_partials))
+    # Kept outside the coroutine: after Ctrl-C, the message still names the run.
     run_id = ""
 
     async def work_and_follow() -> tuple[RunOutcome, str]:

@@ -50,6 +50,7 @@ class EventLines:
         self._is_open = False
 
     def write(self, record: EventRecord) -> None:
+        # The reply is over, so text that was held back as the possible start of a secret can be shown.
         if record.event_type in ("llm_response_received", "llm_request_failed"):
             self._show(self._text.close())
             self._text = TextStream(self._redactor)
@@ -63,6 +64,7 @@ class EventLines:
     def observe(self, delta: Delta) -> None:
         if not self._is_terminal or delta.kind == "thinking":
             return
+        # The request is sent again: text that was held back belongs to the dropped reply.
         if delta.kind == "restart":
             self._text = TextStream(self._redactor)
             self._end_line()
@@ -100,6 +102,7 @@ class Ticker:
     def _tick(self) -> None:
         if self._live.is_busy:
             self._live.tick()
+        # Scheduled after the frame was written, so that a slow terminal does not pile up frames.
         delay = TEXT_SECONDS if self._live.is_reading else FRAME_SECONDS
         self._next = asyncio.get_running_loop().call_later(delay, self._tick)
 

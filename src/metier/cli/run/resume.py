@@ -173,9 +173,11 @@ def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:
     """Parse JSON, except if the field is a string: the version `1.10` stays text."""
     try:
         value: JsonValue = json.loads(text)
+    # Deeply nested brackets exceed the recursion limit of the JSON parser.
     except (ValueError, RecursionError):
         return text
     if isinstance(value, float) and value != value:  # NaN is not JSON
         return text
+    # A field for text or a list gets the list that was typed, but never a number or a boolean.
     is_plain = not isinstance(value, list | dict)
     return text if "string" in wanted and (is_plain or len(wanted) == 1) else value

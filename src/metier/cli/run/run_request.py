@@ -67,6 +67,7 @@ def read_context(*, is_task: bool) -> str:
 def _is_piped() -> bool:
     """Return True for a pipe or a file. A socket or a device might never end."""
     try:
+        # Programs that embed the CLI replace stdin by an object without a descriptor, which raises both errors at once.
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
         return False
@@ -86,6 +87,7 @@ def _read_file(path: Path) -> str:
 
 
 def _read_stdin(limit: int) -> str:
+    # Bytes: as text, Python would decode the input with the encoding of the locale.
     data = sys.stdin.buffer.read(limit + 1)
     return _decode(data, limit, "The piped input")
 

@@ -179,6 +179,7 @@ async def show_events(records: Iterable[EventRecord], sink: Sink, *, speed: floa
     before: datetime | None = None
     for record in records:
         if speed and before is not None:
+            # Timestamps come from the system clock, which may have been set back during the run.
             await anyio.sleep(max(0.0, (record.timestamp - before).total_seconds()) / speed)
         before = record.timestamp
         sink.write(record)

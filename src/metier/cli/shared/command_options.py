@@ -108,11 +108,13 @@ def join_words(args: list[str]) -> list[str]:
     while rest:
         arg = rest.pop(0)
         flag, separator, word = arg.partition("=")
+        # Words after it are arguments, even if they look like options.
         if arg == "--":
             return [*joined, arg, *rest]
         if flag not in FLAGS_WITH_VALUE:
             joined.append(arg)
             continue
+        # Only these two: after a space, `yes` or `1` could also be the task.
         if not separator and rest and rest[0].lower() in ("true", "false"):
             word = rest.pop(0)
         if word and word.lower() not in _WORDS:

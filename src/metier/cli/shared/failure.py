@@ -52,6 +52,7 @@ def describe(error: Exception, command: str = "agent") -> tuple[list[str], int]:
     match error:
         case typer.Exit():
             return [], error.exit_code
+        # Prompts raise it for Ctrl-C; 128 + SIGINT is the code that shells use.
         case typer.Abort():
             return ["error: Aborted"], 130
         case ConfigError() if flags := _describe_flags(error, command):
@@ -156,6 +157,7 @@ def _get_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
 def _describe_system(error: OSError) -> list[str]:
     """Describe a failure of a disk, folder or stream, which is not a bug in Metier."""
     try:
+        # Checked first: in a deleted directory every relative path fails, and the error names that path.
         Path.cwd()
     except FileNotFoundError:
         return ["error: The current directory no longer exists", "hint: Change to another directory"]

@@ -192,6 +192,7 @@ class Server(Struct, frozen=True):
             fields: dict[str, str] = {}
             # Server-sent events by hand: the reconnection needs the ID of every event, also of unreadable ones.
             async for line in answer.aiter_lines():
+                # A comment line, which keeps the connection open, starts with the colon and so has no name.
                 name, _, value = line.partition(": ")
                 if line and name:
                     fields[name] = value

@@ -152,7 +152,7 @@ def _review_scripts(skill: SkillDefinition) -> Iterator[Problem]:
         except ToolFailed:
             continue  # the trial reports it
         if not _METADATA.search(text.replace(b"\r\n", b"\n")):
-            hint = "Start it with '# /// script'so that it runs the same everywhere"
+            hint = "Start it with '# /// script' so that it runs the same everywhere"
             name = f"scripts/{script.path.name}"
             yield _remark(skill, "script_metadata", f"{name!r} does not declare its dependencies (PEP 723)", hint=hint)
 
