@@ -73,6 +73,7 @@ def run(args: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of our output exited. Without a stream, the interpreter reports no error when it flushes.
         sys.stdout = None
+        # 128 + SIGPIPE.
         return 141
     except Exception as error:
         from metier.cli.help import find_command

@@ -19,6 +19,7 @@ ENABLED_SKILLS = "skills.enabled"
 UNTRUSTED_PROFILE = "guarded"
 """Profile of an untrusted folder if the user has not set one."""
 
+# No address of a provider is free, because the user's key would be sent there, nor is anything that starts a program.
 FREE = frozenset(
     {
         "model.provider",
@@ -55,6 +56,7 @@ FREE = frozenset(
         "skills.max_script_output_bytes",
         "shell.timeout_ms",
         "shell.max_output_chars",
+        # Free, because a server starts only after the user has accepted it.
         "mcp.file",
         "mcp.servers",
         "mcp.start_timeout_seconds",
@@ -157,6 +159,7 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
     """Return True if a value is at least as strict as the user's."""
     if key in ORDERED:
         order, new, old = ORDERED[key], _text(key, given), _text(key, held)
+        # A value of the user that has no place in the order counts as the strictest.
         least = order.index(old) if old in order else len(order) - 1
         return new in order and order.index(new) >= least
     if key in LOWERED:

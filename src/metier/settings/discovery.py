@@ -108,6 +108,7 @@ def read_text(file: SettingsFile) -> FileText:
             return _refuse(
                 file, "not_a_file", "This is a directory, not a file", hint=f"Give the path of the {FILE_NAME} in it"
             )
+        # Opening a pipe in a cloned folder would wait forever. A named file may be one, as in `--config <(…)`.
         if not (stat.S_ISREG(mode) or file.was_named):
             return _refuse(file, "not_a_file", "This is not a regular file")
         if file.is_carried:

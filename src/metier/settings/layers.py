@@ -152,6 +152,7 @@ def read_environment(environ: MappingABC[str, str]) -> SourceLayer:
 
 def split_text(leaf: Leaf, text: str) -> Plain:
     """Split a list that is written as JSON, or as items separated by commas."""
+    # A word such as `all` is the value itself, not a list with one name.
     if not leaf.takes_list or text.strip() in leaf.words:
         return text.strip()
     items = read_json_list(text)

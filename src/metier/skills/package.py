@@ -72,6 +72,7 @@ def read_file(folder: Path, relative: str) -> bytes:
                 opened.callback(os.close, at)
             if not stat.S_ISREG(os.fstat(at).st_mode):
                 raise SkillError(f"{relative!r} is not a file of the skill")
+            # Duplicated, because `fdopen` closes its descriptor and the stack closes this one again.
             with os.fdopen(os.dup(at), "rb") as file:
                 return file.read(MAX_READ_BYTES)
     except OSError as error:

@@ -299,6 +299,7 @@ class RedactionStream:
         """Return True if the chunk completes neither a line nor the held private key."""
         if "\n" not in chunk:
             return True
+        # The end marker may be split between this chunk and the text before it.
         known = len(self._held) - len(chunk) - len("-----END")
         return (
             self._waits_for_key
@@ -358,6 +359,7 @@ class RedactionStream:
         if closing >= 0 or end < len(self._held):
             self._held, self._dropping = self._held[min(closing, end) if closing >= 0 else end :], None
         elif self._dropping is PEM_BODY:
+            # The start of the end marker may be the last text that arrived.
             self._held = self._held[-len("-----END") :]
         else:
             self._held = ""

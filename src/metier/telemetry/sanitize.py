@@ -25,17 +25,26 @@ _PARTS = re.compile(
     # One character class first, which the engine finds quickly; the groups after it classify the character.
     f"[{_UNSAFE}](?:"
     "(?P<keep>"
+    # Keycaps, and selectors that show an emoji as text or in color.
     f"(?<=[0-9#*]\ufe0f)\u20e3|(?<=[{_EMOJI}][\ufe0e\ufe0f])"
+    # A joiner between two emoji, which are shown as one, such as a family.
     f"|(?:(?<=[{_EMOJI}]\u200d)|(?<=[{_EMOJI}]\ufe0f\u200d))(?=[{_EMOJI}])"
+    # Joiners in scripts such as Arabic and Devanagari, where they change the letters.
     f"|(?<=[{_JOINING}][\u200c\u200d])"
+    # Variants of Han characters.
     f"|(?<=[{_HAN}][\ufe00-\ufe02\U000e0100-\U000e01ef])"
+    # Flags of regions, such as Scotland: a black flag, the letters as tags, and a tag that ends them.
     "|(?<=\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a])"
     "[\U000e0030-\U000e0039\U000e0061-\U000e007a]{2,5}\U000e007f"
     ")"
     "|(?P<newline>(?<=\r)\n)"
+    # Complete CSI sequences of ECMA-48, such as colors. 0x9b means ESC [ in one character.
     "|(?P<drop>(?:(?<=\x1b)\\[|(?<=\x9b))[0-?]{0,64}[ -/]{0,8}[@-~]"
+    # OSC 8, a hyperlink. Terminals accept BEL and ST as its end.
     "|(?:(?<=\x1b)\\]|(?<=\x9d))8;[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
+    # Choice of a character set, keypad modes, saved cursors, and the reset.
     "|(?<=\x1b)[()*+][0-9A-Za-z]|(?<=\x1b)[=>78cDEHM])"
+    # OSC, DCS, SOS, PM and APC: a message to the terminal. OSC 52 writes the clipboard.
     "|(?P<message>(?P<lead>(?<=\x1b)[\\]PX^_]|(?<=[\x9d\x90\x98\x9e\x9f]))(?P<number>[0-9]{0,4})"
     "[^\x00-\x08\x0a-\x1f\x7f-\x9f]{0,65536}(?:\x07|\x1b\\\\|\x9c))"
     "|(?P<bad>))"
@@ -70,6 +79,7 @@ def _escape_in_json(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code <= 0xFFFF:
         return f"\\u{code:04x}"
+    # JSON escapes are UTF-16, so these characters need a surrogate pair.
     code -= 0x10000
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 

@@ -212,6 +212,7 @@ def lower_ascii(text: str) -> str:
     """Lowercase only A to Z, so that every character keeps its position."""
     if text.isascii():
         return text.lower()
+    # `str.lower` can change the length: `İ` becomes two characters. `bytes.lower` changes only ASCII letters.
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
@@ -327,6 +328,7 @@ def _places_of(lowered: str, literal: str) -> Iterator[NamePlace]:
 
 
 def _name_start(text: str, position: int) -> int:
+    # Reversed, because `re` cannot match backwards.
     before = _BACKWARDS.match(text[max(0, position - _MAX_NAME) : position][::-1])
     start = position - (before.end() if before else 0)
     if start < position and text[start - 1 : start] == "\\" and text[start] in "nrt":

@@ -17,6 +17,7 @@ _COMMON = ("sensible-editor", "nano", "vi", "notepad")
 def get_editor(workspace: Path) -> Program:
     """Return the editor. It is never a program in the workspace, where runs can write. Raises `UsageError`."""
     named = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
+    # The variable often has options, such as `code --wait`.
     program, *arguments = shlex.split(named) if named else ("",)
     for name in (program,) if program else _COMMON:
         if found := get_trusted_program(name, os.environ, writable=[workspace]):

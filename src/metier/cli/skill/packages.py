@@ -178,6 +178,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a new skill."""
+    # Other files that address an agent may have come with a clone, and trust in the folder would include them.
     was_empty = next(list_agent_files(current_workspace()), None) is None
     folder = create_skill(path, name=name)
     if was_empty and folder.resolve().is_relative_to(current_workspace().resolve()):

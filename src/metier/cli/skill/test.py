@@ -106,6 +106,7 @@ def _review_description(skill: SkillDefinition) -> Iterator[Problem]:
     if len(text) < SHORT_DESCRIPTION:
         hint = "Describe what it does and when to use it; models choose a skill by this text"
         yield _remark(skill, "description_short", f"The description has {len(text)} characters", hint=hint)
+    # The words are English, so texts in other scripts are not judged.
     elif text.isascii() and not _WHEN.search(text):
         hint = "Add a sentence like: Use it when a task asks for …"
         yield _remark(skill, "description_when", "The description does not say when to use the skill", hint=hint)

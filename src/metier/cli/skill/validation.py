@@ -60,6 +60,7 @@ def judge_paths(paths: list[Path], *, strict: bool) -> Iterator[Verdict]:
     Raises `UsageError` when a path does not exist.
     """
     for path in paths:
+        # Before the first verdict: a wrong path must fail without half of the output.
         if not os.path.lexists(path):
             raise UsageError(f"Path {str(path)!r} does not exist", hint="Pass a skill folder or a folder of skills")
     for path in paths:

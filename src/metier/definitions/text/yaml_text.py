@@ -193,6 +193,7 @@ class _Reader:
         node = self._collection_or_scalar(event, events, depth=depth)
         anchor = getattr(event, "anchor", None)
         if anchor:
+            # After the node was read: an alias inside it would refer to itself.
             self._anchors[anchor] = (node, self._count - before + 1)
         return node
 
@@ -254,6 +255,7 @@ class _Reader:
         if known is None:
             raise _Refused("yaml_alias", f"Alias {anchor!r} names no anchor before it", line=line)
         node, size = known
+        # Counted as if written out: a few nested aliases can stand for billions of values.
         self._spend(size, line)
         message = f"Alias '*{anchor}' is not supported"
         self.report("error", "yaml_alias", message, line=line, hint="Write the value out")
