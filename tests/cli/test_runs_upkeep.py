@@ -77,7 +77,7 @@ def test_any_number_of_old_runs_is_deleted_and_progress_is_reported(
 
     out, err = capsys.readouterr()
     assert len(json.loads(out)["deleted"]) == 5200
-    assert err == "5000 runs were deleted so far\n"
+    assert err == "5,000 runs were deleted so far\n"
     assert listed(workspace, capsys) == {"first", "second", "third"}
 
 

@@ -14,7 +14,7 @@ from metier.cli.policy import CheckedRules, render_rules, try_examples, try_rule
 from metier.cli.shared.command_options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.context import current_file, current_workspace, home_folder
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.output import count, located_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places
 from metier.cli.task import validate as validate_tasks
@@ -30,6 +30,7 @@ from metier.settings.sections import Settings
 from metier.skills.activation import OPT_IN
 from metier.skills.workspace_trust import get_trust
 from metier.telemetry.excerpt import one_line
+from metier.views.formats import format_count
 
 _MARKS = {"active": "✓", "inactive": "○", "failed": "✗"}
 _PLAIN_MARKS = {"active": "[ok]", "inactive": "[--]", "failed": "[!!]"}
@@ -58,7 +59,7 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
     name, word = status.id or status.name, "active" if status.active else "inactive"
     if status.reason:
         return f"{marks['failed']} {name} ({word}) - Load failed: {one_line(status.reason, _REASON_WIDTH)}"
-    counts = f"{count(status.scripts, 'script')}, {count(status.toolsets, 'toolset')}"
+    counts = f"{format_count(status.scripts, 'script')}, {format_count(status.toolsets, 'toolset')}"
     sha = f" [{status.short_sha}]" if status.short_sha else ""
     note = f", {status.note}" if status.note else ""
     mark = marks["failed" if status.is_distrusted else word]
@@ -178,8 +179,8 @@ def _write_validation(found: Validation, settings: tuple[Problem, ...]) -> None:
 
 def render_counts(found: Validation) -> str:
     kinds = [item.kind for item in found.workspace.checked]
-    counts = [count(kinds.count(kind), kind) for kind in ("agent", "skill", "task")]
-    return ", ".join([*counts, *([count(len(found.files), "other file")] if found.files else [])])
+    counts = [format_count(kinds.count(kind), kind) for kind in ("agent", "skill", "task")]
+    return ", ".join([*counts, *([format_count(len(found.files), "other file")] if found.files else [])])
 
 
 app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, add_completion=False)

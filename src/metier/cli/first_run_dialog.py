@@ -14,7 +14,7 @@ from metier.cli.chat.command import talk
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.open_host import needs_model
-from metier.cli.shared.output import count, printable, warn_line
+from metier.cli.shared.output import printable, warn_line
 from metier.cli.trust import is_trusted_folder, trust_new_folder
 from metier.definitions.files.user_folders import get_config_folder
 from metier.errors import MetierError, UsageError
@@ -31,6 +31,7 @@ from metier.runtime.provider_setup import (
 )
 from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import LoadedSettings
+from metier.views.formats import format_count
 
 type ReadLine = Callable[[str], str]
 """Show a prompt and return the line typed behind it. Raises `EOFError` at the end of the input."""
@@ -92,7 +93,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
             return ()
         warn_line(f"Connecting to {candidate.label} …")
         models = candidate.models or anyio.run(check_candidate, candidate, environ)
-        warn_line(f"Connected{f': {count(len(models), "model")}' if models else ''}.")
+        warn_line(f"Connected{f': {format_count(len(models), "model")}' if models else ''}.")
         return models
 
     def _read_address(self) -> Candidate:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import home_folder, is_at_terminal
-from metier.cli.shared.output import count, warn_line, write_json, write_line
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
@@ -36,6 +36,7 @@ from metier.runtime.workspace.templates import (
 from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import load_settings
 from metier.skills.workspace_trust import list_agent_files
+from metier.views.formats import format_count
 
 AGENT = "assistant"
 """The agent of every template."""
@@ -147,7 +148,7 @@ def _render_next_steps(template: Template, path: Path, choice: ModelChoice, *, f
     there = [] if path == Path() else [f"  cd {path}"]
     runs = [f"  agent task run {task} --provider offline    (no model, no key)" for task in template.tasks]
     return [
-        f"Wrote {count(files, 'file')}. Next steps:",
+        f"Wrote {format_count(files, 'file')}. Next steps:",
         *there,
         "  agent check",
         *runs,

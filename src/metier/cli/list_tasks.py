@@ -7,12 +7,13 @@ import anyio
 
 from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
 from metier.definitions.task import load_task
 from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import list_definitions, list_duplicates
+from metier.views.formats import format_count
 
 app = build_group()
 
@@ -93,4 +94,4 @@ def _write_task(task_id: str, steps: int | None, description: str) -> None:
     if steps is None:
         write_line(f"{task_id}  is invalid; see `agent check tasks {task_id}`")
     else:
-        write_line(f"{task_id}  {count(steps, 'step')}  {description}".rstrip())
+        write_line(f"{task_id}  {format_count(steps, 'step')}  {description}".rstrip())

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.output import count, warn_line, write_json, write_line
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.decision import decide_interactively
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest
@@ -34,6 +34,7 @@ from metier.tools.mcp.servers import (
     parse_mcp_config,
     remove_server,
 )
+from metier.views.formats import format_count
 
 Shared = Annotated[bool, typer.Option("--shared", help="Write to `.mcp.json`, which other programs read too.")]
 Pairs = list[str] | None
@@ -338,7 +339,7 @@ def _accept_one(host: Host, server: ServerDefinition, trial: Trial, *, yes: bool
     if not yes and not decide_interactively(f"Offer these tools of {server.name!r} to models?", flag="--yes"):
         return 1
     open_acceptances(host).accept(server, trial.listing.tools, now=host.clock.now(), code=trial.code)
-    warn_line(f"{server.name} is accepted: {count(len(trial.listing.tools), 'tool')}")
+    warn_line(f"{server.name} is accepted: {format_count(len(trial.listing.tools), 'tool')}")
     return 0
 
 

@@ -19,7 +19,7 @@ from metier.cli.shared.command_options import AsJson, Config, build_group
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
+from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
 from metier.cli.skill.workspace_skills import open_catalog, open_places
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
@@ -32,6 +32,7 @@ from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
 from metier.runtime.workspace.skill_catalog import get_skills
 from metier.tools.toolbox import Toolbox
+from metier.views.formats import format_count
 
 app = build_group("Explain and backtest permission rules.")
 
@@ -88,7 +89,7 @@ class CheckedRules(NamedTuple):
 
 
 def render_rules(checked: CheckedRules) -> str:
-    return f"{count(checked.rules, 'rule')} and {count(checked.examples, 'example')} passed"
+    return f"{format_count(checked.rules, 'rule')} and {format_count(checked.examples, 'example')} passed"
 
 
 def try_rules(host: Host) -> CheckedRules:
@@ -128,7 +129,9 @@ def backtest_runs(
         call = f"{change.tool} {json.dumps(change.arguments, ensure_ascii=False)}"
         write_line(f"{change.run_id} {change.step_id}  {change.was} -> {change.now}  {call}")
         write_line(f"    {change.reason}")
-    warn_line(f"{len(found.changes)} of {count(found.calls, 'call')} in {count(found.runs, 'run')} would change")
+    warn_line(
+        f"{len(found.changes)} of {format_count(found.calls, 'call')} in {format_count(found.runs, 'run')} would change"
+    )
 
 
 def as_object(explanation: Explanation) -> dict[str, JsonValue]:

@@ -29,7 +29,7 @@ from metier.cli.shared.command_options import (
     split_input,
 )
 from metier.cli.shared.open_host import open_host, open_run_host
-from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import UsageError
@@ -40,6 +40,7 @@ from metier.runtime.run_access import TaskRequest
 from metier.runtime.validation import get_all_problems
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
+from metier.views.formats import format_count
 
 app = build_group("List, show and run task definitions.")
 
@@ -176,7 +177,7 @@ def _write_problems(problems: Mapping[str, tuple[Problem, ...]]) -> None:
     for of_task in problems.values():
         for problem in of_task:
             write_line(problem.render())
-    warn_line(f"Checked {count(len(problems), 'task')}")
+    warn_line(f"Checked {format_count(len(problems), 'task')}")
 
 
 def _describe_step(step: dict[str, Any]) -> list[str]:

@@ -9,12 +9,13 @@ from pydantic import JsonValue
 
 from metier.cli.shared.command_options import AsJson, Config
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.output import count, printable, warn_line, write_json, write_line
+from metier.cli.shared.output import printable, warn_line, write_json, write_line
 from metier.errors import FilesChanged
 from metier.ids import get_user
 from metier.runtime.history.undo import CANNOT, PlannedFile, Undone, UndoPlan, plan_undo, undo
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
+from metier.views.formats import format_count
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -54,7 +55,7 @@ async def _undo(host: Host, name: str, to: str, dry_run: bool, yes: bool) -> tup
             return plan, None
         if plan.conflicts and not yes and not _confirm(plan):
             raise FilesChanged(
-                f"{count(len(plan.conflicts), 'file')} changed since the run; nothing was restored",
+                f"{format_count(len(plan.conflicts), 'file')} changed since the run; nothing was restored",
                 hint="Review the differences above, then run `agent undo --yes` to restore these files too",
             )
         # Conflicts were confirmed above, or there are none.
@@ -65,7 +66,9 @@ def _confirm(plan: UndoPlan) -> bool:
     # A script must say `--yes`: its stdin may be anything.
     if not sys.stdin.isatty():
         return False
-    return typer.confirm(f"Restore {count(len(plan.conflicts), 'file')} that changed since?", default=False, err=True)
+    return typer.confirm(
+        f"Restore {format_count(len(plan.conflicts), 'file')} that changed since?", default=False, err=True
+    )
 
 
 def _write_file(file: PlannedFile, *, with_diff: bool) -> None:
@@ -85,7 +88,9 @@ def _write_done(plan: UndoPlan, done: Undone | None) -> None:
     if done is None:
         write_line("Nothing to undo")
         return
-    write_line(f"{done.undo_id}: {count(len(done.restored), 'file')} restored to the state before step {plan.to}")
+    write_line(
+        f"{done.undo_id}: {format_count(len(done.restored), 'file')} restored to the state before step {plan.to}"
+    )
     for line in done.left_alone:
         warn_line(f"skipped:     {printable(line)}")
 

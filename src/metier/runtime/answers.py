@@ -47,6 +47,7 @@ from metier.settings.sections import Settings
 from metier.store.base import Store
 from metier.tools.schemas import SchemaCheck
 from metier.values import Value
+from metier.views.formats import format_count
 from metier.views.user_question import UserQuestion
 
 ACCEPT = "--accept-changed-skills"
@@ -425,8 +426,7 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
         raise UsageError(f"{message}; raise the limit to continue", hint=f"Run `{render_command(state, run_id)}`")
     turns = state.turn + state.delegated_turns
     if limit == "max_turns" and raised.max_turns is not None and raised.max_turns <= turns:
-        taken = "1 turn" if turns == 1 else f"{turns} turns"
-        raise UsageError(f"The run took {taken} already", hint="Give --max-turns a higher number")
+        raise UsageError(f"The run took {format_count(turns, 'turn')} already", hint="Give --max-turns a higher number")
     if limit == "max_cost_usd" and raised.max_cost_usd is not None and raised.max_cost_usd <= state.cost_usd:
         raise UsageError(f"The run cost {state.cost_usd:.4f} USD already", hint="Give --max-cost-usd a higher number")
 

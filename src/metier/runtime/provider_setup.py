@@ -20,6 +20,7 @@ from metier.providers.model_names import DEFAULT_MODELS
 from metier.providers.options import OFFLINE, ProviderName
 from metier.providers.registry import BUILT_IN, ProviderChoice, open_provider
 from metier.settings.setting_values import render_value
+from metier.views.formats import format_count
 
 type Readiness = Literal["key", "server", "offline", "no_key"]
 
@@ -177,7 +178,7 @@ async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
         except MetierError:
             return  # the port is closed, or another program uses it
         if models:
-            detail = f"{_shorten(address)} answers, {len(models)} model{'' if len(models) == 1 else 's'}"
+            detail = f"{_shorten(address)} answers, {format_count(len(models), 'model')}"
             found[label] = replace(server, detail=detail, models=models)
 
     async with anyio.create_task_group() as group:

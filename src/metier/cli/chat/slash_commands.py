@@ -21,7 +21,7 @@ from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_server_status
 from metier.cli.shared.clipboard import copy_text
 from metier.cli.shared.context import current_settings
-from metier.cli.shared.output import count, printable, warn_line, write_line
+from metier.cli.shared.output import printable, warn_line, write_line
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state.run_state import RunState
@@ -43,7 +43,7 @@ from metier.telemetry.excerpt import one_line
 from metier.tools.files.snapshots import Unavailable, find_repository, run_git
 from metier.version import __version__
 from metier.views.diff import build_diff, build_step_diff, render_diff
-from metier.views.formats import format_cost, format_tokens
+from metier.views.formats import format_cost, format_count, format_tokens
 from metier.views.painter import build_painter
 from metier.views.spending import Grouping, group_spending, render_context
 
@@ -268,7 +268,7 @@ async def continue_turn(context: ChatContext, _: str) -> None:
 
 async def compact(context: ChatContext, _: str) -> None:
     turns = await context.chat.compact()
-    warn_line(f"Summarized {count(turns, 'turn')}" if turns else "Nothing to summarize yet")
+    warn_line(f"Summarized {format_count(turns, 'turn')}" if turns else "Nothing to summarize yet")
 
 
 async def clear(context: ChatContext, _: str) -> None:
@@ -336,10 +336,12 @@ async def _restore_files(context: ChatContext, plan: UndoPlan) -> None:
             warn_line(f"{printable(file.path)} changed since:")
             for line in file.diff.splitlines()[:40]:
                 warn_line(f"    {printable(line)}")
-        word = await context.read(f"Restore {count(len(plan.conflicts), 'file')} that changed since? [y]es  [n]o: ")
+        word = await context.read(
+            f"Restore {format_count(len(plan.conflicts), 'file')} that changed since? [y]es  [n]o: "
+        )
         overwrite = word.strip().lower() in ("y", "yes")
     done = await undo_files(context.chat.runtime, plan, by=get_user(), overwrite=overwrite)
-    warn_line(f"{done.undo_id}: {count(len(done.restored), 'file')} restored to the state before the turn")
+    warn_line(f"{done.undo_id}: {format_count(len(done.restored), 'file')} restored to the state before the turn")
     for line in done.left_alone:
         warn_line(f"skipped:    {printable(line)}")
     warn_line(CANNOT)
@@ -428,7 +430,7 @@ async def copy_answer(context: ChatContext, _: str) -> None:
     ways = await run_sync(partial(copy_text, build_host_cleaner(host).text(answers[-1]), workspace=host.workspace))
     if not ways:
         raise UsageError("No clipboard found", hint="Use `/export FILE`, or install wl-clipboard or xclip")
-    warn_line(f"Copied {count(len(answers[-1]), 'character')} to the clipboard ({' and '.join(ways)})")
+    warn_line(f"Copied {format_count(len(answers[-1]), 'character')} to the clipboard ({' and '.join(ways)})")
 
 
 async def show_status(context: ChatContext, _: str) -> None:
@@ -441,7 +443,7 @@ async def show_status(context: ChatContext, _: str) -> None:
     rows = {
         "version": __version__,
         "workspace": f"{host.workspace} ({'trusted' if host.trust.is_trusted else 'not trusted: see `agent trust`'})",
-        "conversation": f"{chat.context_id}, {count(len(turns), 'turn')}",
+        "conversation": f"{chat.context_id}, {format_count(len(turns), 'turn')}",
         "agent": agent.definition.name if agent.definition else "built-in agent",
         "model": f"{chat.answered_by} ({agent.model.provider})",
         "permissions": f"{agent.profile}{f', mode {mode}' if mode else ''}: {_PROFILES[agent.profile]}",

@@ -36,7 +36,6 @@ from metier.cli.shared.open_runs import build_local_runs, in_runtime, open_runs
 from metier.cli.shared.output import (
     JsonList,
     build_output_redactor,
-    count,
     printable,
     warn_line,
     write_json,
@@ -58,6 +57,7 @@ from metier.runtime.status import FAILED, get_status
 from metier.store.base import RunRow
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
+from metier.views.formats import format_count
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
@@ -340,7 +340,7 @@ class _Deleted:
 
     def _describe(self) -> str:
         verb = "would be" if self._dry_run else "was" if self._count == 1 else "were"
-        return f"{count(self._count, 'run')} {verb} deleted"
+        return f"{format_count(self._count, 'run')} {verb} deleted"
 
     def close(self) -> None:
         if self._list is None:
@@ -361,6 +361,6 @@ def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> 
     if as_json:
         write_json({"run_id": run_id, "events": rebuilt.events, "lost": rebuilt.lost})
         return
-    write_line(f"{run_id}: {count(rebuilt.events, 'event')} rebuilt from the journal")
+    write_line(f"{run_id}: {format_count(rebuilt.events, 'event')} rebuilt from the journal")
     if rebuilt.lost:
-        warn_line(f"note: {count(rebuilt.lost, 'informational event')} (retries, budgets, signals) lost")
+        warn_line(f"note: {format_count(rebuilt.lost, 'informational event')} (retries, budgets, signals) lost")

@@ -15,7 +15,7 @@ from metier.cli.run.live import EVENTS, ticking
 from metier.cli.shared.command_options import AsJson, Config, RunName, Verbose
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
-from metier.cli.shared.output import count, warn_line, write_json, write_line
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.engine.entries.entry import Entry
 from metier.engine.replay.recording import Difference, Divergence
 from metier.engine.state.run_state import RunState
@@ -32,6 +32,7 @@ from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.sinks import Sink
 from metier.values import dump_fields
+from metier.views.formats import format_count
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -289,7 +290,7 @@ def _write_comparison(one: str, other: str, comparison: Comparison) -> None:
         write_line(f"Runs match: {comparison.same} of {comparison.same} decisions, steps and results")
         return
     where = f"in turn {comparison.turn}" if comparison.turn else "before the first turn"
-    write_line(f"Runs differ {where}, after {count(comparison.same, 'identical entry', 'identical entries')}")
+    write_line(f"Runs differ {where}, after {format_count(comparison.same, 'identical entry', 'identical entries')}")
     if not comparison.differences:
         write_difference(
             Difference("next", _describe_moment(comparison.left), _describe_moment(comparison.right)),

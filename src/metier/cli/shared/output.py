@@ -92,11 +92,6 @@ def warn_line(text: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 task`, `2 tasks`."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 def ring() -> None:
     """Ring the terminal's bell, if stderr is a terminal."""
     if sys.stderr.isatty():

@@ -11,7 +11,7 @@ import typer
 from metier.cli.config import Change, Mine, change_setting, report_change
 from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import current_workspace, home_folder
-from metier.cli.shared.output import count, warn_line, write_json, write_line, write_text
+from metier.cli.shared.output import warn_line, write_json, write_line, write_text
 from metier.cli.skill.add import (
     LIMITS,
     MaxFiles,
@@ -53,6 +53,7 @@ from metier.skills.package import SkillPackage
 from metier.skills.skill_trust import digest_tree, is_trusted
 from metier.skills.source import InstallSource
 from metier.skills.workspace_trust import list_agent_files
+from metier.views.formats import format_count
 
 KEY = "skills.enabled"
 
@@ -169,7 +170,7 @@ def lock(
             raise typer.Exit(1)
         return
     write_lock(current_workspace(), current)
-    say(f"Wrote {FILE_NAME} with {count(len(current.skills), 'skill')}")
+    say(f"Wrote {FILE_NAME} with {format_count(len(current.skills), 'skill')}")
 
 
 def create(

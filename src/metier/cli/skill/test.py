@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from metier.cli.shared.command_options import AsJson, SkillsDir
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.output import count, located_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import get_winner, open_skill_confinement
 from metier.cli.skill.workspace_skills import SkillPlaces, find_named_folder, open_places
 from metier.context.disclosure import DisclosureLimits, SkillText, disclose_overview, render_catalog
@@ -45,6 +45,7 @@ from metier.tools.scripts.runner import ScriptRunner, default_environments, read
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolsets.loader import load_toolsets
+from metier.views.formats import format_count
 
 MAX_BODY_LINES = 500
 MAX_BODY_TOKENS = 5_000
@@ -434,7 +435,7 @@ def _write(package: SkillPackage, trials: list[Trial], problems: list[Problem], 
     counts = Counter(problem.severity for problem in problems)
     failed = sum(not trial.ok for trial in trials)
     passed = f"{len(trials) - failed} of {len(trials)} trials passed"
-    warn_line(f"{passed}, {count(counts['error'], 'error')}, {count(counts['warning'], 'warning')}")
+    warn_line(f"{passed}, {format_count(counts['error'], 'error')}, {format_count(counts['warning'], 'warning')}")
 
 
 def _shorten(problem: Problem, package: SkillPackage) -> Problem:

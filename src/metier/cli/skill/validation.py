@@ -14,7 +14,7 @@ from metier.capabilities.contract_reader import ContractReading, check_capabilit
 from metier.capabilities.sync_check import check_path
 from metier.cli.shared.command_options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.output import JsonList, count, problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.show import first_reason
 from metier.cli.skill.workspace_skills import open_active_catalog, open_catalog, open_places
 from metier.definitions.files.walk import Walk
@@ -34,6 +34,7 @@ from metier.definitions.skills.sources import is_own_folder
 from metier.errors import SkillError, UsageError
 from metier.skills.activation import get_packages
 from metier.skills.needs import SkillNeeds, describe_lacks
+from metier.views.formats import format_count
 
 _FOREIGN = "user"
 """The kind of skill source whose contracts are not checked strictly: other programs read them too."""
@@ -233,7 +234,8 @@ def check_sync(
             write_line(problem.render())
     errors = sum(problem.severity == "error" for problem in problems)
     warn_line(
-        f"Checked {count(len(checked), 'file')}: {count(errors, 'error')}, {count(len(problems) - errors, 'warning')}"
+        f"Checked {format_count(len(checked), 'file')}: {format_count(errors, 'error')},"
+        f" {format_count(len(problems) - errors, 'warning')}"
     )
     return 1 if errors else 0
 
