@@ -127,4 +127,5 @@ def help_(
         write_section(formatter, ADVANCED)
         write_text(formatter.getvalue())
         return
+    # In standalone mode Click would print errors itself and end the process.
     root.command.main(args=[*(words or []), "--help"], prog_name=root.info_name, complete_var="", standalone_mode=False)

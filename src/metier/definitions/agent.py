@@ -25,6 +25,7 @@ from metier.definitions.references import Permits, Reference, read_permits, read
 from metier.definitions.text.front_matter import Document, load_document, parse_document
 from metier.definitions.text.yaml_text import Mapping, Plain, Scalar, Sequence
 
+# DNS allows 255 bytes on the wire, which leaves 253 characters in the written form.
 _MAX_CHARACTERS = 253
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
@@ -64,8 +65,10 @@ class WebLists(FileModel):
 
 def parse_domain(text: str) -> str:
     """Normalize a domain. Return an empty string if it is invalid."""
+    # A complete DNS name may end with a dot.
     plain = text.lower().removesuffix(".")
     try:
+        # Requests name a host in this form, so both sides of a comparison are ASCII.
         plain = plain if plain.isascii() else plain.encode("idna").decode("ascii")
     except UnicodeError:
         return ""

@@ -104,6 +104,7 @@ def fault(code: str, message: str, hint: str = "", *, key: str = "") -> Pydantic
 class FileModel(BaseModel):
     """Base of the models of files. A key without a value counts as absent."""
 
+    # Built at the first use: most commands read only a few kinds of files.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, arbitrary_types_allowed=True)
     shape_hint: ClassVar[str] = ""
     """Hint for a value that should be a mapping."""
@@ -426,6 +427,7 @@ def within(low: float, high: float, *, whole: bool = False) -> BeforeValidator:
             number = float(value.value) if isinstance(value, Scalar) else math.nan
         except ValueError:
             number = math.nan
+        # NaN, which `float` also reads from the text `nan`, fails every comparison.
         if not low <= number <= high or (whole and not number.is_integer()):
             kind = "whole number" if whole else "number"
             context_of(info).deviate(value, BAD_VALUE, f"must be a {kind} from {low:g} to {high:g}")

@@ -167,6 +167,7 @@ async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) 
             run_id=row.run_id, task=row.task, entries=len(entries), exact=0, carried=0, problem=error.message
         )
     found = backtest(row.run_id, entries, lambda _agent, _profile: services.policy)
+    # Behind this entry the replay has no recorded replies, so nothing there can be compared.
     after = carried.entries[: carried.compared]
     return BacktestedRun(
         run_id=row.run_id,

@@ -50,11 +50,13 @@ def get_commit(folder: Path, ref: str = "HEAD") -> str:
     # Git would take it for an option.
     if ref.startswith("-"):
         return ""
+    # `^{commit}` resolves a tag to its commit, and rejects the ID of a file.
     return _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").decode().strip()
 
 
 def write_tree(folder: Path, commit: str, into: Path) -> None:
     """Write the files of `folder` at a commit. Raises `UsageError` if there were none."""
+    # Without `-z`, Git puts unusual names in quotes. At the top of a repository there is no prefix.
     listed = _git(folder, "ls-tree", "-r", "-z", "--full-tree", f"{commit}:{_get_prefix(folder)}".rstrip(":"))
     files = [line for line in listed.split(b"\0") if line]
     if not files:
@@ -235,6 +237,7 @@ def _choose_settings(  # noqa: PLR0917  one caller
             "model": settings.model.model_copy(update=model),
             "runtime": settings.runtime.model_copy(update=runtime),
             "skills": settings.skills.model_copy(update=skills),
+            # The default store in the folder of the eval: its runs must not appear among the user's own.
             "store": StoreOptions(),
             "logging": settings.logging.model_copy(update={"jsonl_dir": str(runs), "shard": "off"}),
         }
@@ -269,6 +272,8 @@ def _leave_out(folder: str, names: list[str]) -> set[str]:
 
 def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:
     parts = PurePosixPath(path)
+    # A file in `.git` could be a hook, which Git would run. Some file systems ignore case, so `.GIT` is the same
+    # folder.
     if parts.is_absolute() or not parts.parts or not {"..", ".git"}.isdisjoint(map(str.lower, parts.parts)):
         raise UsageError(f"Path {path!r} is outside the workspace of the case", hint="Use a relative path")
     file = workspace / parts

@@ -134,6 +134,7 @@ def _shorten(arguments: dict[str, JsonValue], workspace: str) -> dict[str, JsonV
 
 
 def _get_planned(entries: Sequence[Entry], step_id: str) -> tuple[str, dict[str, JsonValue]]:
+    # A step ID is the turn and the number of the action, from 1.
     turn, _, index = step_id.partition(".")
     for entry in reversed(entries):
         if isinstance(entry, DecisionMade) and str(entry.turn) == turn and index.isdigit():

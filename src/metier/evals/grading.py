@@ -156,6 +156,7 @@ def _evaluate_path(check: c.JsonPath, text: str) -> Found:
 
 
 def _is_wanted(check: c.JsonPath, value: JsonValue) -> bool:
+    # Not by the value: `equals: null` is a check too.
     if "equals" in check.model_fields_set and not is_same(value, check.equals):
         return False
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -163,6 +164,7 @@ def _is_wanted(check: c.JsonPath, value: JsonValue) -> bool:
         return False
     if check.matches and not _matches(check.matches, text):
         return False
+    # In Python a boolean is an `int`, but in JSON it is no number.
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     if check.at_least is not None and (number is None or number < check.at_least):
         return False
@@ -222,6 +224,7 @@ def _build_tests(arguments: dict[str, JsonValue]) -> dict[str, Test] | str:
     wrong: list[str] = []
     for name, wanted in arguments.items():
         is_matcher = isinstance(wanted, dict) and bool(wanted) and wanted.keys() <= set(MATCHERS)
+        # Matchers are read from YAML nodes, and JSON is YAML.
         node = read_yaml(json.dumps(wanted)).root if is_matcher else None
         # Without the argument's name, so that the matcher compares text instead of resolving paths or commands.
         place = MatcherPlace(

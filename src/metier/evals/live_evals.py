@@ -160,6 +160,7 @@ class Slot(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """Identifier of the run, the same in every process."""
+        # Separated by NUL, so that no two slots have the same text.
         words = f"{self.variant.name}\0{self.sourced.file}\0{self.sourced.case.id}\0{self.repetition}"
         return hashlib.sha256(words.encode()).hexdigest()[:16]
 
@@ -380,6 +381,7 @@ class Session(Struct):
             judge = self._open_judge(runtime)
             await self._count_spent(slots, bench)
             limiter = anyio.CapacityLimiter(self.plan.jobs)
+            # In a list, because all tasks count down the same number.
             remaining = [len(slots)]
             async with anyio.create_task_group() as tasks:
 

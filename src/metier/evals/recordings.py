@@ -66,6 +66,7 @@ class CaseRecording(Struct, frozen=True):
 
 def name_recording(case_id: str) -> str:
     """Return a valid file name. It contains a digest if the ID has special characters."""
+    # A leading dot would hide the file, and programs take a leading dash for an option.
     safe = _SAFE.sub("-", case_id).strip("-.")[:_MAX_NAME_LENGTH]
     return safe if safe == case_id else f"{safe or 'case'}-{hashlib.sha256(case_id.encode()).hexdigest()[:8]}"
 
@@ -126,6 +127,7 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(data)
     file.write_text(_render(archive, evidence, target, case_id=case_id, has_files=bool(given)), "utf-8")
+    # Read again, because the new file has made the case one of its cases.
     target = get_target(host, target.name)
     sourced = next(each for each in target.cases if each.file.endswith(f"/{file.name}"))
     moved = {

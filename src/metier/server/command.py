@@ -85,6 +85,7 @@ def serve(
     # Without the variable, sessions end with the server. Servers behind one host name need the same key.
     key = _read_secret(SECRET_VARIABLE).encode() or secrets.token_bytes(32)
     listening = _listen(options)
+    # Port 0 lets the kernel choose a free one.
     bound: int = listening.getsockname()[1]
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
     private = get_private_folder(home, host=options.host, port=bound)
@@ -158,6 +159,7 @@ def _listen(options: ServerOptions) -> socket.socket:
     # After a restart, connections of the old process in TIME_WAIT must not block the port.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        # IPv6 addresses have brackets in URLs, but not here.
         listening.bind((options.host.strip("[]"), options.port))
         # Before the application is built: clients that connect meanwhile wait instead of being refused.
         listening.listen(2048)

@@ -176,6 +176,7 @@ class Feed:
         finally:
             self._count -= 1
             channel.watchers.discard(watcher)
+            # A later watcher may have opened another channel for this run.
             if not channel.watchers and self._channels.get(run_id) is channel:
                 del self._channels[run_id]
                 channel.scope.cancel()

@@ -117,6 +117,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         scope = _enter(scope, self._access.root_path)
+        # New for each response: a script that was injected into a page must not know it.
         nonce = secrets.token_urlsafe(16)
         state: dict[str, object] = scope.setdefault("state", {})
         state["nonce"] = nonce
@@ -127,6 +128,7 @@ class Guard:
         except _Redirect as redirect:
             await RedirectResponse(f"{self._access.root_path}{redirect.path}", status_code=303)(scope, receive, answer)
         except HttpProblem as problem:
+            # HTTP requires this header with 401.
             headers = {"www-authenticate": "Bearer"} if problem.status == 401 else {}
             if isinstance(problem, _TooMany):
                 headers["retry-after"] = str(problem.seconds)
@@ -223,6 +225,7 @@ class _Redirect(Exception):
 class _TooMany(HttpProblem):
     def __init__(self, seconds: float) -> None:
         super().__init__(429, "too_many_requests", "Too many requests", hint="Wait as long as Retry-After says")
+        # Rounded up: a client that comes back too early is refused again.
         self.seconds = max(1, round(seconds + 0.5))
 
 
@@ -272,6 +275,7 @@ def _article(role: Role) -> str:
 
 def _bounded(receive: Receive, headers: Headers, *, limit: int) -> Receive:
     """Return a `receive` that limits the body. Raises `HttpProblem` at once if its declared length is too long."""
+    # Chunked requests declare no length, so the bytes are counted in any case.
     announced = headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limit:
         raise _build_too_long(limit)
@@ -349,13 +353,16 @@ def _build_headers(nonce: str) -> dict[str, str]:
     )
     return {
         "content-security-policy": "; ".join(policy),
+        # Browsers must not guess a type: text of a run could become a script.
         "x-content-type-options": "nosniff",
         # For browsers that don't know `frame-ancestors`.
         "x-frame-options": "DENY",
         # Not `no-referrer`: browsers would then send `Origin: null` with our own forms, and they would be rejected.
         "referrer-policy": "same-origin",
+        # A page of another site that opens this one gets no reference to its window.
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
+        # Responses show data of runs, which must not stay on the disk of a shared computer.
         "cache-control": "no-store",
     }
 

@@ -64,6 +64,7 @@ async def sign_out(state: State) -> Response:
 
 
 def _sign_in(request: Request, state: ServerState, user: User, following: str) -> Response:
+    # 303: the browser opens the page by GET, so that reloading it does not send the token again.
     response = RedirectResponse(f"{state.base_path}{_check_path(following)}", status_code=303)
     response.set_cookie(
         state.access.cookie,

@@ -73,6 +73,7 @@ def build_uvicorn_config(config: ServerConfig) -> uvicorn.Config:
     options = config.open().host.settings.server
     return uvicorn.Config(
         create_app(config),
+        # With `auto`, uvicorn takes a failure at startup for an application without a lifespan, and serves anyway.
         lifespan="on",
         access_log=False,
         log_config=None,

@@ -37,6 +37,7 @@ class ListedChat(Struct, frozen=True, kw_only=True):
         start = f"{age:>6}  {format_count(self.turns, 'turn'):>8}  {render_cost(self.cost_usd):>12}"
         room = max(_MIN_MESSAGE_WIDTH, width - cell_len(start) - _ID_WIDTH - 4)
         message = one_line(printable(self.first_message), room)
+        # By cells, because a Chinese letter or an emoji is two columns wide.
         return f"{start}  {set_cell_size(message, max(room, cell_len(message)))}  {self.context_id}"
 
 

@@ -127,10 +127,12 @@ class PlainScreen:
         # If an earlier caller was canceled, its thread is still reading: the next line belongs to this caller.
         if self._pending is None:
             self._pending = _start_reading(asyncio.get_running_loop())
+        # Canceling this caller must not cancel the future that the thread still fills.
         line = await asyncio.shield(self._pending)
         self._pending = None
         if not line:
             raise EOFError
+        # Files from Windows end their lines with CR LF.
         return line.removesuffix("\n").removesuffix("\r")
 
 

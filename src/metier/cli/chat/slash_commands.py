@@ -490,6 +490,7 @@ async def export(context: ChatContext, name: str) -> None:
 
 
 def _write_new(file: Path, text: str) -> None:
+    # Fails for an existing file, and also for a link without a target.
     with file.expanduser().open("x", encoding="utf-8") as opened:
         opened.write(text + "\n")
 

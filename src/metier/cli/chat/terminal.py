@@ -314,6 +314,7 @@ class Terminal:
     def write_above(self, text: str) -> None:
         """Write permanent lines above the prompt."""
         if not self._pending:
+            # Once per turn of the event loop, because each flush erases and draws the prompt again.
             asyncio.get_running_loop().call_soon(self._flush)
         self._pending.append(text)
         self._ends_blank = text == "\n" or text.endswith("\n\n")
@@ -334,6 +335,7 @@ class Terminal:
         text, self._pending = spell("".join(self._pending), self._stream), []
         output, app = self._prompt.output, self._prompt.app
         if not app.is_running:
+            # Not `write`, which replaces the escape character of colors by a question mark.
             output.write_raw(text)
             output.flush()
             return
@@ -676,6 +678,7 @@ def list_paths(workspace: Path, word: str) -> Iterator[tuple[str, str]]:
     """Yield the entries of the folder being typed, each with the `@` before it; folders end in a slash."""
     folder, _, prefix = word[1:].rpartition("/")
     root = workspace / folder if folder else workspace
+    # Only files of the workspace can be attached.
     if ".." in Path(folder).parts or Path(folder).is_absolute():
         return
     try:

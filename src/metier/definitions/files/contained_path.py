@@ -32,6 +32,7 @@ _HOW = struct.Struct("=QQQ")
 _DESCRIPTORS = "/proc/self/fd"
 _TRIES = 64
 """The kernel returns `EAGAIN` while another process renames folders of the path."""
+# The kernel's own limit for one path.
 _MAX_LINKS = 40
 
 # O_NONBLOCK: opening a pipe without a writer would block. O_NOCTTY: a terminal must not become the controlling one.
@@ -159,6 +160,7 @@ class _Trail:
         _check_kind(os.fstat(descriptor), path)
 
     def finish(self) -> Opened:
+        # Duplicated, because the trail closes its own descriptors.
         return Opened(os.dup(self.here), "/".join(self._names), os.fstat(self.here))
 
 
@@ -166,6 +168,7 @@ def _follow(name: str, folder: int, path: str, *, links: bool) -> list[str]:
     if not links:
         raise _is_link(path)
     target = os.readlink(name, dir_fd=folder)
+    # Like the kernel's RESOLVE_BENEATH, this also rejects an absolute link that leads back inside.
     if target.startswith("/"):
         raise leads_out(path)
     return target.split("/")
@@ -201,6 +204,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _translate(error: OSError, path: str, *, links: bool) -> Exception:
+    # How RESOLVE_BENEATH reports a path that leaves the folder.
     if error.errno == errno.EXDEV:
         return leads_out(path)
     if error.errno == errno.ELOOP and not links:
@@ -343,6 +347,7 @@ def _get_opener() -> Opener:
 
 def _read(descriptor: int, most: int) -> bytes:
     """Read like `open().read(most)`, at half the cost, because a catalog has thousands of small files."""
+    # A regular file returns fewer bytes than asked for only at its end.
     data = os.read(descriptor, min(most, _FIRST_READ))
     while len(data) >= _FIRST_READ and len(data) < most and (more := os.read(descriptor, most - len(data))):
         data += more

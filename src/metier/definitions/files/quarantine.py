@@ -28,6 +28,7 @@ class Record:
 
     def __init__(self, mark: str, text: str) -> None:
         self.mark = mark
+        # No path contains NUL.
         self.workspace, self.identity, self.quarantine, *names = text.split("\0")
         adopted = {name[1:] for name in names if name.startswith(_ADOPTED)}
         self.missing = [name for name in names if not name.startswith(_ADOPTED) and name not in adopted]
@@ -60,6 +61,7 @@ def record_launch(mark: str, *, workspace: str, missing: list[str], quarantine: 
     folder = _locate()
     os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103  pathlib is not worth its import in a supervisor
     record, draft = f"{folder}/{mark}", f"{folder}/.{mark}"
+    # The lock belongs to this descriptor: the kernel releases it even if the supervisor is killed.
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         # Locked and written before it gets its name: a record without a lock counts as abandoned.

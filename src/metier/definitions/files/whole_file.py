@@ -22,6 +22,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False, is_privat
 
     Without `is_private`, the file has the default mode.
     """
+    # In the same folder, because a rename is atomic only within a file system; random, because two processes may write.
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:

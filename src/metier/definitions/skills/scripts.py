@@ -74,6 +74,7 @@ def _read_reference(path: Path, root: Path) -> ReferenceFile:
         size = path.stat().st_size
     except OSError:
         return ReferenceFile(path=name, title="", bytes=0)
+    # Git recognizes binary files in the same way.
     text = "" if b"\0" in head else head.decode("utf-8", "replace")
     headings = parse_sections(text)
     title = headings[0].text if headings else first_paragraph(text)

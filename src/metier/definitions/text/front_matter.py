@@ -99,6 +99,7 @@ def _as_text(block: _Block, *, file: str, problems: list[Problem]) -> Entry:
     assert found is not None
     key, value = found.group(2).strip(), (found.group(3) or "").strip()
     rest = " ".join(line.strip() for line in block.lines[1:] if line.strip() and not line.startswith("#"))
+    # Only the marker of a block scalar; its text is in the lines below.
     if _BLOCK_START.fullmatch(value):
         value = ""
     value = f"{value} {rest}".strip()
@@ -179,6 +180,7 @@ class _Splitter:
         return _LINE_ENDS.sub("\n", text) if "\r" in text else text
 
     def _decode_other(self, data: bytes, error: UnicodeDecodeError) -> str:
+        # Windows PowerShell writes redirected output like this.
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             self._deviate("not_utf8", "The file is UTF-16, not UTF-8", line=1)
             return data.decode("utf-16", "replace")
@@ -217,6 +219,7 @@ class _Splitter:
             self._deviate("unclosed_front_matter", "The front matter ends with a rule", line=line, hint=_NO_END)
             closing = rule
         if closing is not None:
+            # The marker may be the last line of the file, without a line end.
             return text[start : closing.start()], min(closing.end() + 1, len(text))
         line = max(1, text.count("\n", 0, start))
         self._deviate("unclosed_front_matter", "The front matter has no end", line=line, hint=_NO_END)

@@ -153,6 +153,7 @@ def _unique_slugs(texts: list[str]) -> list[str]:
     slugs: list[str] = []
     for text in texts:
         slug = base = _NOT_IN_SLUG.sub("", text.lower()).strip().replace(" ", "-")
+        # More than once: a heading can have the text of a numbered slug, such as `Usage 1` after two times `Usage`.
         while slug in used:
             counts[base] = counts.get(base, 0) + 1
             slug = f"{base}-{counts[base]}"

@@ -31,6 +31,7 @@ from metier.views.spending import Grouping
 type Cursor = Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous page.")]
 type PageSize = Annotated[int, Query(ge=1, le=500, description="Maximum number of items.")]
 
+# `sandbox` gives content that a browser renders anyway an origin of its own, so it cannot use the session.
 _DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 

@@ -147,4 +147,5 @@ def _render_usage(totals: Sequence[UsageTotal]) -> Iterator[str]:
 
 
 def _quote(label: str) -> str:
+    # The text format has these three escapes. The backslash comes first, or it would escape the other two again.
     return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

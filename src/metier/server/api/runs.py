@@ -97,6 +97,7 @@ async def start_once(request: Request, once: Once, wanted: RunRequest, limits: R
         wanted = replace(wanted, run_id=run_id, trace_parent=request.headers.get(HEADER, ""))
         started = await submit(runtime, wanted, queue=state.queue)
         run_id = started.run_id
+    # With a key, this is the run of an earlier request with the same key.
     except RunExists:
         if not run_id:
             raise
@@ -437,6 +438,7 @@ async def get_events(
     is JSON; pass the last `id` as `after` to get the next page. `next` is always 0.
     """
     row = await state.runtime.find(run)
+    # A browser that reconnects repeats the URL of its first connection, so the header is the newer one.
     place = _parse(last_event_id or after)
     if "text/event-stream" in request.headers.get("accept", ""):
         if state.feed.watchers >= state.options.max_watchers:
@@ -472,6 +474,7 @@ async def _follow(state: ServerState, run_id: str, watcher: Watcher) -> AsyncGen
             # Events that arrived since the last read are still queued.
             if rest := await watcher.next(seconds=_SETTLE_SECONDS):
                 yield b"".join(each.message for each in rest)
+            # Browsers drop an event without data.
             yield ServerSentEvent(data="{}", event="end")
             return
 
