@@ -139,6 +139,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
         response = AgentResponse.model_validate(result)
         response = response.model_copy(update={"metadata": response.metadata.model_copy(update={"replayed": True})})
         state = await self.contexts.find_state(self.context_id)
+        # A token for an earlier version would be rejected, so none is issued.
         is_current = state is not None and state.version == response.metadata.version
         return self._with_token(response, state) if state is not None and is_current else response
 

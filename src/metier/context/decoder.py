@@ -187,6 +187,7 @@ class Decoder:
         steps = [replace(step, call_id=f"json-{i}") for i, step in enumerate(decision.planned_actions)]
         # Steps written as JSON get the same checks as native calls.
         accepted, rejected = self._sift(as_call(step) for step in steps)
+        # Kept aside, because a native call has no field for it.
         expected = {step.call_id: step.expected_output for step in steps}
         planned = [replace(step, expected_output=expected[step.call_id]) for step in accepted]
         decision = replace(decision, planned_actions=tuple(planned))

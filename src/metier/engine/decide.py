@@ -131,6 +131,7 @@ def _stop_at_budget(state: RunState, limits: Limits) -> a.Fail | a.PauseAtLimit 
 
 def _decode_or_fail(state: RunState) -> a.Action:
     if state.repair is not None and not state.repair.repair:
+        # The correction could not be decoded either, or none was possible.
         return a.Fail(_decode_reason(state.repair.reason), state.repair.message)
     return a.Decode()
 

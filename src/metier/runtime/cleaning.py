@@ -63,6 +63,7 @@ def build_host_cleaner(host: Host) -> Cleaner:
     return build_cleaner(host.settings.logging, build_host_redactor(host))
 
 
+# Compiling the formats of keys takes 5 ms, and a process may drive thousands of runs.
 @lru_cache(maxsize=MAX_CLEANERS)
 def _build_redactor(values: tuple[str, ...], names: tuple[str, ...], generic_names: bool) -> Redactor:  # noqa: FBT001
     """Build one redactor for all runs of a process with the same secrets."""

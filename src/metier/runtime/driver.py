@@ -318,6 +318,7 @@ class RunDriver(RunReader):
         parent = find_authority(await read_entries(self.store, parent_id)) if parent_id else None
         request = check_inherited(request, parent)
         host = await use_settings(self.host, request, self.store)
+        # The flags of the command that started the parent. The one that drives it now may have been given others.
         host = host if parent is None else replace(host, flags=parent.flags or ())
         if request.order is not None:
             has_own = request.order.worktree and request.mode == "live"
@@ -754,6 +755,7 @@ class RunDriver(RunReader):
         # Usage before the index: a run that is listed as ended must be included in the totals.
         await record_usage(self.store, log.state)
         await log.update_index()
+        # Resuming an ended run changes nothing, and rendering the record of a long run would take longer than the rest.
         if log.state.started is None or is_current(folder, log.state):
             return
         entries = await read_entries(self.store, log.state.run_id)

@@ -29,6 +29,7 @@ MAX_RENDERED = 12_000
 """Maximum characters of a block that is laid out. Longer ones are printed unchanged."""
 MAX_CODE = 8_000
 MAX_TEXT = 1_000_000
+# Other themes have fixed colors, which are unreadable on some backgrounds.
 _CODE_COLORS = "ansi_dark"
 _THEME = Theme(
     {

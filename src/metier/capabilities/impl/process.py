@@ -53,6 +53,7 @@ def get_saved_reply(spool: Path, artifacts: Path, *, turn: int, call: int) -> Sa
 
 def has_saved_reply(spool: Path, artifacts: Path) -> bool:
     found = artifacts.glob(f"{_get_prefix(spool)}*.json")
+    # Without the file, `_get_secret` would create a new secret, which no reply can have.
     return _get_secret_file(spool).exists() and any(
         SavedReply(file=file, secret=_get_secret(spool)).load() for file in found
     )

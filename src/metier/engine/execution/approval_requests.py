@@ -38,6 +38,7 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     """Pause until the approver has decided about this call and the others of the reply that need an approval."""
     step = log.state.step(action.step_id)
     if step.phase == "asking":
+        # Resumed before the decision: the question stays the same, so an answer on its way still counts.
         await log.record(RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
         return
     preview = await _preview(step, log, services)

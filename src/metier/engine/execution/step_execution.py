@@ -149,6 +149,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     ended = [(result, step) for result, step in zip(results, steps, strict=True) if isinstance(result, StepFinished)]
     finished = [await add_changes(result, step, services) for result, step in ended]
     refused = [result for result in results if isinstance(result, StepRetried)]
+    # One write, in the order of the calls, so that the journal doesn't depend on which step was faster.
     await log.record(*add_nearby(finished, steps, log, nearby=services.nearby), *refused)
     if await end_if_changed(before, log, services):
         return

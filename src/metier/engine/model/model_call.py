@@ -147,6 +147,7 @@ async def _ask_once(
         can_fall_back = services.model.structured_output_mode == "native_with_json_fallback" and not asking.is_json
         if isinstance(failure, ToolsUnsupported) and can_fall_back:
             raise
+        # With a limit, the prompt was made smaller before. It is not halved again and again.
         if isinstance(failure, ContextTooLong) and asking.prompt_limit is None:
             raise
         await log.record(RunFailed(reason=failure.reason, message=failure.sentence))

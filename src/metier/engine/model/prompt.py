@@ -202,6 +202,7 @@ def fit_request(
     """Return the request that fits the budget. Raises `PromptTooLarge`."""
     offer = get_offer(state, services, disabled=asking.disabled, is_json=asking.is_json)
     if asking.is_json:
+        # Earlier turns may have native calls, which an endpoint without tools rejects.
         prompt = replace(prompt, protocol=offer.protocol, run=tuple(without_native_calls(each) for each in prompt.run))
     tools = () if asking.is_json else offer.tools
     fitted = fit(

@@ -308,6 +308,7 @@ def _apply_step(
 def _settle(state: RunState, step: Step, entry: DoubtResolved) -> None:
     """Apply a user's answer about a step whose outcome is unknown."""
     match entry.answer:
+        # The answer is the approval, too: the user was asked whether this call may run.
         case "retry":
             step.phase = "approved"
         case "done":

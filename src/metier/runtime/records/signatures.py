@@ -27,6 +27,7 @@ from metier.store.local_secret import load_local_secret, read_given_secrets
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.values import dump_fields
 
+# 128 bits.
 _SIGNATURE_CHARACTERS = 32
 _MAX_HANDLE_CHARACTERS = 200
 
@@ -100,6 +101,7 @@ def _list_identities(host: Host) -> tuple[str, ...]:
     if host.settings.store.backend != "sqlite":
         return (host.settings.store.backend,)
     try:
+        # More than the inode number, because a copy may get the number of a deleted database.
         identity = identify_file(Path(host.runs / DATABASE))
     except OSError:
         return ("",)

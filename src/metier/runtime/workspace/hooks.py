@@ -129,6 +129,7 @@ def _read_claude(file: Path, *, within: Path) -> HookReading:
 def _read_text(file: Path, *, within: Path) -> str | None:
     """Read a file; None if it doesn't exist. Raises `ConfigError`."""
     try:
+        # Editors on Windows may write a byte order mark.
         return read_contained(file, within=within, limit=MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         return None

@@ -140,6 +140,7 @@ def _load(workspace: Path, layer: LayerName) -> _Layer | None:
     if len(data) > MAX_FILE_BYTES:
         raise _refuse(file, f"The file is larger than {MAX_FILE_BYTES} bytes")
     try:
+        # Editors on Windows may write a byte order mark.
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise _refuse(file, "The file is not UTF-8", line=data.count(b"\n", 0, error.start) + 1) from error
