@@ -12,6 +12,7 @@ from metier.errors import UsageError
 from metier.values import Value, dump_fields
 
 
+# An enum for Python programs. In the rest of Metier, states are the strings of `decisions.TaskState`.
 class TaskState(StrEnum):
     """State of a conversation with a skill; same values as `metier.decisions.TaskState`."""
 
@@ -67,6 +68,7 @@ _STATUS_OF_STATE: dict[TaskState, ExecutionStatus] = {
     TaskState.ESCALATED: ExecutionStatus.ESCALATED,
     TaskState.CANCELED: ExecutionStatus.FAILED,
 }
+# Reversed, so that `failed` leads back to FAILED and not to CANCELED.
 _STATE_OF_STATUS: dict[str, TaskState] = {status.value: state for state, status in reversed(_STATUS_OF_STATE.items())}
 
 

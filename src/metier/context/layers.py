@@ -298,6 +298,7 @@ def _count_characters(message: Message) -> int:
                 total += len(part.text)
             case ToolCallPart():
                 total += len(part.name) + len(part.raw_arguments or str(part.arguments))
+            # Pictures are limited when the messages are built.
             case MediaPart():
                 pass
             case _:

@@ -43,6 +43,7 @@ def list_effects(run_id: str, entries: Iterable[Entry], *, prefix: str = "") -> 
     open_steps: dict[str, int] = {}
     for entry in entries:
         match entry:
+            # Steps that only read record no state.
             case StepStarted() if entry.before is not None:
                 open_steps[entry.step_id] = len(found)
                 found.append(
@@ -98,6 +99,8 @@ def plan_restorations(effects: Iterable[FileEffect]) -> list[Restoration]:
     last: dict[str, FileState | None] = {}
     for effect in effects:
         for change in effect.changes:
+            # The oldest state is restored. The newest is what the file must still contain, or someone else changed it
+            # since.
             first.setdefault(change.path, change.before)
             last[change.path] = change.after
     return [

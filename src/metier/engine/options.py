@@ -58,6 +58,7 @@ class RuntimeOptions(Value):
         default=8.0,
         ge=0,
         allow_inf_nan=False,
+        # The default is checked, too: the first delay may be set above it.
         validate_default=True,
         description="Maximum delay between two retries, in seconds.",
     )
@@ -84,6 +85,7 @@ class RuntimeOptions(Value):
     approval_expiry_hours: float = Field(
         default=168,
         gt=0,
+        # The hours of a leap year.
         le=8784,
         allow_inf_nan=False,
         description="Hours until an open approval expires and counts as denied.",

@@ -369,6 +369,7 @@ def _project_refused(entry: StepFinished, state: RunState) -> list[events.Payloa
             error_type=entry.error_type,
             verdict=entry.verdict,
             rule=entry.rule,
+            # `refuse_step` writes this prefix for the model. The event says by its type that the call was not run.
             reason=describe_failure(entry.text).removeprefix("Not run: ")[:SUMMARY_CHARACTERS],
             skill_name=get_owner(step.action) or state.skill,
         )
@@ -400,6 +401,7 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[events.Paylo
     ]
     if step and entry.status == "succeeded" and (noted := read_plan(step.action)):
         payloads.append(events.PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
+    # If another skill is in charge, the handoff reports the start.
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
         payloads.append(_begin_skill(reason, state))

@@ -75,6 +75,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 def list_newest_folders(runs: Path) -> list[str]:
     """List the newest run folders with an event log. A start that was killed leaves an empty folder."""
+    # Names begin with the time, so the largest are the newest.
     names = heapq.nlargest(MAX_COMPARED, (folder.name for folder in iterate_folders(runs)))
     return [name for name in names if _has_event_log(runs, name)]
 
@@ -82,6 +83,7 @@ def list_newest_folders(runs: Path) -> list[str]:
 # Any store may have lost runs. A database server also knows runs whose folders are on other machines.
 def examine_lost(runs: Path, folders: Sequence[str], known: Iterable[str]) -> Iterator[Finding]:
     """Report folders without a run."""
+    # Folders that an interrupted deletion left. The next one removes them.
     deleted = {run_id for noted in read_deletions(runs).values() for run_id in noted}
     lost = sorted(set(folders) - set(known) - deleted)
     if not lost:

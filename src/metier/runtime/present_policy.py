@@ -87,6 +87,7 @@ def _read_access(workspace: Path) -> Scope:
             rules.append(
                 Rule(number=len(rules) + 1, subject=name, decision="deny", reason=reason, file=file, line=line)
             )
+    # Without this tool, no task can be run.
     tasks = tuple(replace(rule, subject="*") for rule in rules if rule.subject == RUN_TASK)
     return Scope(kind="host", name=FILE_NAME, tools=RuleList(tuple(rules)), tasks=RuleList(tasks))
 

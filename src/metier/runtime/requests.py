@@ -69,6 +69,7 @@ type Schema = dict[str, JsonValue]
 
 def read_output_schema(given: str) -> Schema:
     """Read a JSON Schema from text or a file. Raises `UsageError`."""
+    # A schema of this kind is always an object, and file names don't start like one.
     text = given if given.lstrip().startswith("{") else _read_file(Path(given))
     try:
         found = cast("object", json.loads(text))

@@ -230,6 +230,7 @@ async def get_status(store: Store, state: RunState, *, row: RunRow | None = None
     tree = await _read_tree(store, state)
     every = _list_waiting(tree)
     waiting = _choose_waiting(every)
+    # The journal has the status of the others.
     children = [await store.find_run(child.run_id) for child in state.children if child.status == "pending"]
     status = compute_status(
         row,

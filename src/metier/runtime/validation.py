@@ -119,6 +119,7 @@ class StepChecker:
         if agent is not None:
             scopes.append(reader.read_agent(agent))
         scopes.append(reader.read_task(task))
+        # The first step is `TASK.md`, whose rules `read_task` has read.
         return scopes if step is task.steps[0] else [*scopes, reader.read_step(step)]
 
     def _check_tools(self, own: Permits, agent: AgentDefinition | None, scopes: list[Scope]) -> Iterator[Problem]:
@@ -163,6 +164,7 @@ class StepChecker:
         if self._tools is None:
             self._tools = Toolbox(list_tools((), self._host))
         profile = choose_profile(self._host.settings.runtime.profile, agent)
+        # Steps of tasks run with at least `guarded`; see `tasks.apply_step`.
         asking = ProfilePolicy("guarded" if profile == "permissive" else profile, self._tools)
         policy = RulePolicy(asking, self._tools, root=str(self._host.workspace), scopes=scopes)
         verdict = policy.judge(ActionStep(type="run_command", params={"command": command}), skill="")
@@ -262,6 +264,7 @@ def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, .
     catalog, servers = load_host_catalog(host), _check_servers(host)
     tasks = frozenset(list_ids(host.workspace, "task"))
     problems: tuple[Problem, ...] = ()
+    # Plugins are code, so they are only loaded if a name is unknown without them.
     for tools in (lambda: host.tools, lambda: _list_plugin_tools(host)):
         known = _build_known(host, catalog, servers=servers, tools=tools(), skills=skills)
         checker = _Checker(root=host.workspace, known=known, tasks=tasks, model=host.settings.model, strict=False)

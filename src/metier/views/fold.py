@@ -168,6 +168,7 @@ def _send(view: RunView, payload: LlmRequestSent, record: EventRecord) -> RunVie
         attempt=meta.attempt,
         started_at=record.timestamp,
     )
+    # A retry replaces the failed attempt, so that a request is shown as one call.
     is_retry = bool(view.calls) and view.calls[-1].state == "retrying" and view.calls[-1].turn == payload.turn
     calls = (*(view.calls[:-1] if is_retry else view.calls), call)
     waiting = Waiting(kind="model", text=meta.model, since=record.timestamp)
@@ -224,6 +225,7 @@ def _ask(view: RunView, payload: InputRequested, record: EventRecord) -> RunView
 
 
 def _pause(view: RunView, payload: RunPaused, record: EventRecord) -> RunView:
+    # The question says more than the pause that follows it.
     waiting = view.waiting if view.waiting is not None and view.waiting.kind in ("approval", "input") else None
     waiting = waiting or Waiting(kind="pause", text=payload.reason, since=record.timestamp)
     status = "input_required" if payload.kind == "input" else "paused"

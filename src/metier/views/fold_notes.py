@@ -142,6 +142,7 @@ def _describe_resumed(payload: RunResumed) -> str:
 
 
 def _describe_start(payload: RunStarted) -> str:
+    # Only a live run that a user started can surprise that user by what it does unasked.
     is_bold = payload.profile == "permissive" and payload.mode == "live" and not payload.parent_run_id
     return "permissions: auto-approve" if is_bold and payload.provider != "offline" else ""
 

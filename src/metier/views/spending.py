@@ -116,6 +116,7 @@ def render_context(used: ContextUse, *, width: int) -> list[Text]:
         Text(f"{format_tokens(used.tokens)} of {format_tokens(used.limit)} tokens, {100 * used.tokens / limit:.0f} %")
     ]
     for name, tokens in rows:
+        # At least one cell, so that a small layer is visible.
         filled = min(bar_width, round(bar_width * tokens / limit) or 1)
         line = Text.assemble(
             f"{name:<{room}}  ",

@@ -43,6 +43,7 @@ def build_plan(
     """Build the plan of a dry run: first request, estimated cost, and permissions."""
     usage = Usage(input_tokens=fitted.tokens, output_tokens=0)
     facts = services.facts.get(services.provider.name, request.model)
+    # The length of the reply is unknown, so the cost is a range: without output, and with as much as is allowed.
     longest = replace(usage, output_tokens=request.max_tokens)
     return {
         "mode": "dry_run",
@@ -72,6 +73,7 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
     if tool in ("use_skill", "ask_user", "finish"):
         action = ActionStep(type="call_skill" if tool == "use_skill" else tool)
     policy = services.policy
+    # A rule about arguments could go either way, because the model has not chosen them yet.
     judge = policy.judge_tool if isinstance(policy, ToolPolicy) else policy.judge
     verdict = judge(action, skill=state.skill)
     return {

@@ -144,6 +144,7 @@ def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] =
         top_k=options.prefilter_top_k,
         min_score=options.prefilter_min_score,
         strategy=options.prefilter_zero_candidate_strategy
+        # A workspace without skills is no failure to find one.
         if len(services.skill_index.index)
         else "fallback_all_skills",
         similar=similar,

@@ -161,6 +161,7 @@ class RunState:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    # The order matters: an entry without a time is added to the hour of the last key.
     usage: dict[tuple[str, str, str], Amounts] = field(default_factory=dict[tuple[str, str, str], Amounts])
     """Usage by hour, model and skill, without child runs and without the entries that a fork copied."""
     prompt_limit: int | None = None

@@ -179,8 +179,10 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[R
         if not isinstance(part, ToolCallPart):
             continue
         own, rejection = [step for step in steps if step.action.call_id == part.id], told.get(part.id)
+        # Every call gets a result, because vendors reject a history in which one has none.
         text, is_error = NOT_RUN, True
         media = tuple(each for step in own if step.finished is not None for each in step.finished.media)
+        # One call with several tasks became several steps.
         if len(own) > 1:
             text, is_error = join_results([(step.action, *_render_end(step)) for step in own])
         elif own:

@@ -69,6 +69,7 @@ def compare_runs(left: Sequence[Entry], right: Sequence[Entry]) -> Comparison:
     one, other = _list_moments(left), _list_moments(right)
     beginnings = tuple(list_differences(one[0].facts, other[0].facts)) if one and other else ()
     same, turn = 0, 0
+    # The first ones are the starts, which are compared above.
     for index in range(1, max(len(one), len(other))):
         here = one[index] if index < len(one) else None
         there = other[index] if index < len(other) else None

@@ -110,6 +110,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     wanted = request.agent if request.order is not None else request.agent or host.settings.runtime.agent or ""
     agent = resolve_agent(host, wanted, model=request.model)
     folder = runtime.folder(_PREVIEW)
+    # A dry run opens no connection and starts neither toolsets nor servers.
     run = await prepare_run(agent, runtime.store, host=host, folder=folder, request=replace(request, mode="dry_run"))
     async with build_services(run.agent.host, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
@@ -118,6 +119,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         apply(state, CatalogLoaded(skills=names))
         near = await services.skill_index.get_similar(request.task)
         apply(state, build_ranking(request.task, services, similar=near.ranked))
+        # Nothing is disclosed before the first request, because no skill is in charge yet.
         apply(state, ContextDisclosed())
         asking = Asking(services.read_access(), asks_for_json(services))
         composed = await compose(state, services, asking=asking)

@@ -66,6 +66,7 @@ async def read_artifact(runtime: Runtime, run_id: str, sha256: str) -> tuple[Art
         data = await run_sync(lambda: read_contained(found.file, within=within, limit=MAX_ARTIFACT_BYTES))
     except OSError as error:
         raise FilesChanged(f"{found.name!r} cannot be read: {error.strerror}", hint="It may be gone") from error
+    # A later step or another program may have changed it, and these bytes would be taken for those of the run.
     if hashlib.sha256(data).hexdigest() != sha256:
         raise FilesChanged(
             f"{found.name!r} is no longer what the run wrote",

@@ -85,6 +85,7 @@ async def read_conversation_spending(runtime: Runtime, context_id: str) -> list[
                         agent=row.agent or "built in",
                         skill=skill or "none",
                         task=one_line(row.task, MAX_TASK_NAME),
+                        # Journals of older versions have no times.
                         day=hour[:10] or f"{row.updated_at:%Y-%m-%d}",
                         calls=amounts.calls,
                         usage=build_usage(amounts),

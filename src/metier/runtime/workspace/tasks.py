@@ -76,6 +76,7 @@ async def find_pinned_task(
         return parse_document(texts[file.name], file=file)
 
     folder = _get_folder(workspace, task_id)
+    # The chain of steps is followed in the pinned files, whatever is on disk now.
     reading = load_task(folder / FILE_NAME, id=task_id, load=load, exists=lambda file: file.name in texts)
     assert reading.task is not None, "only what could be read is pinned"
     return reading.task
@@ -94,6 +95,7 @@ def apply_step(agent: ResolvedAgent, steps: Sequence[TaskStep]) -> ResolvedAgent
     for step in steps:
         tasks = resolve_list(step.tasks, agent.tasks)
         agent = replace(agent, packages=_choose_packages(agent, step.skills), tasks=tasks)
+    # The author of a task's file did not choose the user's `permissive`.
     profile = choose_profile(agent.profile, agent.definition)
     return replace(agent, host=agent.host.with_runtime(profile="guarded" if profile == "permissive" else profile))
 
@@ -178,6 +180,7 @@ def _check_default(spec: InputSpec, *, file: Path, line: int) -> list[Problem]:
 
 
 def _get_folder(workspace: Path, task_id: str) -> Path:
+    # The task may be gone by now, but its pinned files still need names.
     found = list_definitions(workspace, "task").get(fold_id(task_id))
     return Path(found.path).parent if found else workspace / ".agent/tasks" / task_id
 

@@ -72,6 +72,7 @@ def write_template(template: Template, target: Path, *, replaced: Mapping[str, s
     Raises `UsageError` if a file exists already; then nothing is written.
     """
     paths = {file: target / file for file in template.files}
+    # A link counts even if it leads nowhere: writing through it would create a file elsewhere.
     taken = [path for path in paths.values() if os.path.lexists(path)]
     if taken:
         more = f", and {len(taken) - 1} more" if taken[1:] else ""
