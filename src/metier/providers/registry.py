@@ -19,9 +19,7 @@ from metier.providers.options import (
     BASE_URL_VARIABLES,
     KEY_VARIABLES,
     OFFLINE,
-    AnthropicOptions,
     ApiStyle,
-    GeminiOptions,
     ModelOptions,
     OpenAIOptions,
     find_key_variable,
@@ -81,9 +79,11 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
 def choose_provider(options: ModelOptions, name: str = "") -> ProviderChoice:
     """Return a provider, by default that of the settings, with its connection settings."""
     wanted = name or options.provider
-    if wanted not in BUILT_IN:
+    providers = options.providers
+    sections = {"anthropic": providers.anthropic, "gemini": providers.gemini, "openai": providers.openai}
+    found = sections.get(wanted)
+    if found is None:
         return ProviderChoice(name=wanted)
-    found: AnthropicOptions | GeminiOptions | OpenAIOptions = getattr(options.providers, wanted)
     api = found.api if isinstance(found, OpenAIOptions) else "auto"
     return ProviderChoice(name=wanted, base_url=found.base_url or "", key_variable=found.api_key_env, api=api)
 
