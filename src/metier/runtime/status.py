@@ -271,12 +271,12 @@ def _count_all(tree: _RunTree) -> RunTotals:
     for child in tree.children:
         spent = _count_all(child)
         # A child that was reopened ended before, and the journal has its totals up to then.
-        before = ends.get(child.state.run_id)
+        before = ends.get(child.state.run_id) or RunTotals()
         total = RunTotals(
-            turns=total.turns + spent.turns - (before.turns if before else 0),
-            input_tokens=total.input_tokens + spent.input_tokens - (before.input_tokens if before else 0),
-            output_tokens=total.output_tokens + spent.output_tokens - (before.output_tokens if before else 0),
-            cost_usd=total.cost_usd + spent.cost_usd - (before.cost_usd if before else 0.0),
+            turns=total.turns + spent.turns - before.turns,
+            input_tokens=total.input_tokens + spent.input_tokens - before.input_tokens,
+            output_tokens=total.output_tokens + spent.output_tokens - before.output_tokens,
+            cost_usd=total.cost_usd + spent.cost_usd - before.cost_usd,
         )
     return total
 
