@@ -100,7 +100,7 @@ def clear_unsupported(folder: Path) -> None:
     (folder / _FILE).unlink(missing_ok=True)
 
 
-class _Entry(Struct):
+class _Entry(Struct, frozen=True):
     noted: float
     model: str = ""
 

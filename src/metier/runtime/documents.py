@@ -52,9 +52,16 @@ def attempt_as_json(attempt: ApprovalAttempt) -> dict[str, JsonValue]:
 
 def read_approval(item: dict[str, Any]) -> ApprovalQuestion:
     """Read what `approval_as_json` wrote, as a server sends it."""
-    call, edited = render_call(item["tool"], item["arguments"]), item["edited_call"]
-    given = {"payload": call, "reason": item["decision_reason"], "edited_payload": edited and edited.encode()}
-    row = convert({**item, **given}, ApprovalRow)
+    edited: str | None = item["edited_call"]
+    row = convert(
+        {
+            **item,
+            "payload": render_call(item["tool"], item["arguments"]),
+            "reason": item["decision_reason"],
+            "edited_payload": None if edited is None else edited.encode(),
+        },
+        ApprovalRow,
+    )
     asked = ApprovalAsked(
         approval_id=row.approval_id,
         step_id=row.step_id,

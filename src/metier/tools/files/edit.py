@@ -172,7 +172,8 @@ class _ChangingTool(FileTool, ABC):
 
     writes = True
     creates = False
-    past: str
+    verb: str
+    """For messages, in the past tense."""
 
     @abstractmethod
     def compute(self, before: bytes | None, arguments: dict[str, JsonValue], *, path: str) -> tuple[bytes, str]:
@@ -202,7 +203,7 @@ class _ChangingTool(FileTool, ABC):
             finding = "after"
         if finding != "after":
             return None
-        output = f"{self.past} {path!r}; found so after an interruption"
+        output = f"{self.verb} {path!r}; found so after an interruption"
         return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
     def _preview(self, arguments: dict[str, JsonValue], buffered: str | None) -> Preview:
@@ -239,7 +240,7 @@ class _ChangingTool(FileTool, ABC):
 
 class Write(_ChangingTool):
     creates = True
-    past = "Wrote"
+    verb = "Wrote"
     info = ToolInfo(
         id="builtin:Write",
         name="Write",
@@ -273,7 +274,7 @@ def _encode(arguments: dict[str, JsonValue]) -> bytes:
 
 
 class Edit(_ChangingTool):
-    past = "Edited"
+    verb = "Edited"
     info = ToolInfo(
         id="builtin:Edit",
         name="Edit",
