@@ -7,7 +7,7 @@ import pytest
 
 from metier.errors import ToolFailed
 from metier.messages import MediaPart
-from metier.providers.media import count_media
+from metier.providers.media_wire import count_media
 from metier.tools.media import MAX_EDGE, MAX_PICTURE_BYTES, get_media_type, prepare_media
 
 Image = pytest.importorskip("PIL.Image")

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from metier.context.tokens import MESSAGE_TOKENS, estimate_tokens
 from metier.messages import MediaPart, Message, Part, TextPart, assistant
-from metier.providers.media import count_media
+from metier.providers.media_wire import count_media
 from metier.telemetry.excerpt import cut_middle
 from metier.values import Value
 

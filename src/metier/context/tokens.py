@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from math import ceil
 
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
-from metier.providers.media import count_media
+from metier.providers.media_wire import count_media
 
 # With spaces and line feeds, which are usually part of the token of a word.
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n"

@@ -22,7 +22,7 @@ from metier.providers.connection import Connection
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.http_status import failure_of_event
-from metier.providers.media import describe_absent, encode_media, is_picture
+from metier.providers.media_wire import describe_absent, encode_media, is_picture
 from metier.providers.transcript import (
     OPEN_PIECES,
     Dialect,

@@ -25,7 +25,7 @@ from metier.providers.connection import Connection
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
 from metier.providers.http_status import failure_of_event
-from metier.providers.media import describe_absent, encode_media
+from metier.providers.media_wire import describe_absent, encode_media
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
 from metier.providers.transport import RestProvider, exchange, name_models
 from metier.providers.wire import Wire, as_count, as_object, as_objects, as_text, own_names, read_call, wire_name

@@ -18,7 +18,7 @@ from metier.messages import (
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
-from metier.providers.media import build_data_url, describe_absent, is_picture
+from metier.providers.media_wire import build_data_url, describe_absent, is_picture
 from metier.providers.openai.chat_wire import schema_is_strict
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body, render_result
 from metier.providers.wire import (
