@@ -1,4 +1,4 @@
-"""Use of tokens: cost per model, agent, skill, task or day, and the layers of the context window. Pure."""
+"""The cost of runs per model, agent, skill, task or day. Pure."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -10,7 +10,7 @@ from rich.text import Text
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.sanitize import sanitize_line
 from metier.views.formats import format_cost, format_count, format_tokens
-from metier.views.run_view import ContextUse, Usage
+from metier.views.run_view import Usage
 from metier.views.screen_lines import fit
 
 Grouping = Literal["model", "agent", "skill", "task", "day"]
@@ -100,29 +100,3 @@ def _measure(total: Total, *, by_cost: bool) -> float:
 def _draw(share: float, width: int) -> str:
     eighths = round(share * width * 8)
     return (_FULL * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
-
-
-_BAR = 30
-
-
-def render_context(used: ContextUse, *, width: int) -> list[Text]:
-    """Render a line per layer, the largest first."""
-    limit = max(used.limit, 1)
-    rows = [*used.layers, *([("tool descriptions", used.tool_schema_tokens)] if used.tool_schema_tokens else [])]
-    rows = sorted((row for row in rows if row[1]), key=lambda row: -row[1])
-    room = max((len(name) for name, _ in rows), default=0)
-    bar_width = max(0, min(_BAR, width - room - 22))
-    lines = [
-        Text(f"{format_tokens(used.tokens)} of {format_tokens(used.limit)} tokens, {100 * used.tokens / limit:.0f} %")
-    ]
-    for name, tokens in rows:
-        # At least one cell, so that a small layer is visible.
-        filled = min(bar_width, round(bar_width * tokens / limit) or 1)
-        line = Text.assemble(
-            f"{name:<{room}}  ",
-            ("█" * filled, "green"),
-            ("░" * (bar_width - filled), "dim"),
-            f"  {format_tokens(tokens):>6}  {100 * tokens / limit:>3.0f} %",
-        )
-        lines.append(fit(line, width))
-    return lines

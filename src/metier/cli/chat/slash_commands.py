@@ -11,6 +11,7 @@ from typing import NamedTuple, get_args
 
 from anyio.to_thread import run_sync
 from msgspec import Struct
+from rich.text import Text
 
 from metier.approval.scopes import ScopeReader
 from metier.cli.chat.list_chats import list_chats_with_messages
@@ -45,10 +46,13 @@ from metier.version import __version__
 from metier.views.diff import build_diff, build_step_diff, render_diff
 from metier.views.formats import format_cost, format_count, format_tokens
 from metier.views.painter import build_painter
-from metier.views.spending import Grouping, group_spending, render_context
+from metier.views.run_view import ContextUse
+from metier.views.screen_lines import fit
+from metier.views.spending import Grouping, group_spending
 
 _LISTED_CHATS = 10
 _WIDTH = 90
+_LAYER_BAR_WIDTH = 30
 _DIFF_LINES = 400
 _NEW_FILES = 50
 _NEW_FILE_BYTES = 200_000
@@ -180,7 +184,30 @@ async def show_context(context: ChatContext, _: str) -> None:
         warn_line("No model calls in this conversation yet")
         return
     painter = build_painter(sys.stdout)
-    painter.print(*render_context(used, width=min(painter.width, _WIDTH)))
+    painter.print(*_render_context(used, width=min(painter.width, _WIDTH)))
+
+
+def _render_context(used: ContextUse, *, width: int) -> list[Text]:
+    """Render a line per layer, the largest first."""
+    limit = max(used.limit, 1)
+    rows = [*used.layers, *([("tool descriptions", used.tool_schema_tokens)] if used.tool_schema_tokens else [])]
+    rows = sorted((row for row in rows if row[1]), key=lambda row: -row[1])
+    room = max((len(name) for name, _ in rows), default=0)
+    bar_width = max(0, min(_LAYER_BAR_WIDTH, width - room - 22))
+    lines = [
+        Text(f"{format_tokens(used.tokens)} of {format_tokens(used.limit)} tokens, {100 * used.tokens / limit:.0f} %")
+    ]
+    for name, tokens in rows:
+        # At least one cell, so that a small layer is visible.
+        filled = min(bar_width, round(bar_width * tokens / limit) or 1)
+        line = Text.assemble(
+            f"{name:<{room}}  ",
+            ("█" * filled, "green"),
+            ("░" * (bar_width - filled), "dim"),
+            f"  {format_tokens(tokens):>6}  {100 * tokens / limit:>3.0f} %",
+        )
+        lines.append(fit(line, width))
+    return lines
 
 
 async def show_permissions(context: ChatContext, mode: str) -> None:
