@@ -276,6 +276,7 @@ class RulePolicy:
             given = canonical_arguments(inputs if isinstance(inputs, dict) else {}, self._root)
             return Call(task, frozenset({task}), given, is_task=True)
         tool = self._tools.find(name)
+        # With all its names: a rule for one of them must hold whichever name the model uses.
         names = frozenset({name}) if tool is None else frozenset({name, tool.info.name, *tool.info.aliases})
         return build_call(tool.info.name if tool else name, names, arguments, root=self._root)
 
@@ -306,6 +307,7 @@ def is_steering(action: ActionStep) -> bool:
 
 def _allows_by_name(winner: RuleOutcome | None) -> bool:
     """Return True if a rule of the host, an agent or a task names and allows the whole command."""
+    # A skill cannot vouch for a script outside its own folder.
     rule = winner.rule if winner is not None and winner.decision == "allow" and winner.scope.kind != "skill" else None
     return rule is not None and rule.is_exact
 

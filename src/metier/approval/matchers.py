@@ -69,6 +69,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
 
 def get_literal_start(pattern: str) -> str:
     """Return the letters that every match starts with: comparing them is much cheaper than running RE2."""
+    # With an alternative outside of groups, a match may start with other letters.
     if "|" in pattern and "|" in _INNER.sub("", _ATOMS.sub("", pattern)):
         return ""
     found = _LITERALS.match(pattern)
@@ -322,6 +323,7 @@ def _any_form(test: Callable[[str], bool], place: MatcherPlace) -> Test:
 
 
 def _text(entry: Entry, place: MatcherPlace) -> str | None:
+    # An empty prefix or expression would match every value.
     if isinstance(entry.value, Scalar) and entry.value.value:
         return entry.value.value
     place.report("not_text", f"Matcher {entry.key!r} needs a text", entry.line, "")

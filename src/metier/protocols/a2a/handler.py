@@ -263,6 +263,7 @@ class RunTasks(RequestHandler):
         caller = _get_caller(context)
         with _translated():
             task = self._build(await self._find(params.id, caller), caller)
+        # In protobuf a missing number reads as 0 too, so its presence has to be checked.
         if params.HasField("history_length") and params.history_length == 0:
             task.ClearField("history")
         return task
@@ -278,6 +279,7 @@ class RunTasks(RequestHandler):
         with _translated():
             rows = await self._list_rows(params, caller)
             statuses = [await self._get_status(row) for row in rows]
+        # 0 is the unspecified state, which asks for no filter.
         if params.status:
             statuses = [status for status in statuses if get_task_state(status) == params.status]
         # A row's number and not an offset: tasks that start between two requests must not shift the pages.
@@ -355,6 +357,7 @@ class RunTasks(RequestHandler):
         wants_push = push.HasField("task_push_notification_config")
         if run_id := params.message.task_id:
             if wants_push:
+                # First of all: a receiver must not be attached to a task of another caller.
                 await self._find(run_id, caller)
                 await set_config(self._runtime, run_id, push.task_push_notification_config, caller=caller)
             await self._answer(run_id, incoming, caller)

@@ -78,6 +78,7 @@ class _Cards:
             card = agent_card_to_dict(build_card(self._state.host, caller, is_extended=not self._is_public))
         except MetierError as error:
             return JSONResponse({"detail": error.message}, status_code=404)
+        # Sorted, so that the tag depends on nothing but the content.
         data = json.dumps(card, sort_keys=True).encode()
         headers = {
             "etag": f'"{hashlib.sha256(data).hexdigest()[:32]}"',

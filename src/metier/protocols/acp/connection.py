@@ -83,6 +83,7 @@ class Connection:
                     self._running += 1
                     group.start_soon(self._answer, handle, message)
             self.close()
+            # Also when canceled: turns are paused in the store before the process ends.
             with anyio.CancelScope(shield=True):
                 await closing()
                 await self._end_requests()
@@ -193,6 +194,7 @@ class Connection:
 
     def _take_waiting(self) -> bytes:
         waiting, self._waiting = self._waiting, []
+        # JSON escapes line feeds, so each message is one line.
         return b"".join(json.dumps(message).encode() + b"\n" for message in waiting)
 
     def _write(self, data: bytes) -> None:

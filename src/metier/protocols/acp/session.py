@@ -71,6 +71,7 @@ def _read_block(block: Params, number: int) -> str | GivenFile:
         case "text":
             return str(block.get("text", ""))
         case "resource_link":
+            # A link comes without content; the agent reads the file by its tools, under the rules.
             return f"[file {_name_file(str(block.get('uri', '')))}]"
         case "resource":
             resource: object = block.get("resource")
@@ -100,6 +101,7 @@ def _check_picture(given: GivenFile) -> GivenFile:
 
 def _decode(data: object) -> bytes:
     try:
+        # Without `validate`, other characters would be dropped and the bytes be wrong.
         return base64.b64decode(str(data), validate=True)
     except (binascii.Error, ValueError) as error:
         raise Refusal(INVALID_PARAMS, "The bytes of a block are not base64") from error
@@ -302,6 +304,7 @@ class Session:
         """Show the editor's permission dialog. Return None if it is closed: the approval stays open."""
         asked = question.asked
         call: Params = {
+            # The same ID as in the updates of the step, so that the editor shows the question there.
             "toolCallId": f"{question.row.run_id}:{question.row.step_id}",
             "title": f"{question.tool}: {asked.reason}" if asked is not None and asked.reason else question.tool,
             "kind": get_kind(question.tool),

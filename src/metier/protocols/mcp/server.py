@@ -206,6 +206,7 @@ class _Forward:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None, "the server has not started"
+        # The guard has checked the host, so a client cannot put a foreign address into the link.
         self._origin = str(Request(scope).base_url).rstrip("/").removesuffix(self._state.base_path)
         await self._app(scope, receive, send)
 
