@@ -113,5 +113,6 @@ def _print_json(pieces: Iterator[str], stream: RedactionStream) -> None:
         newlines = piece.count("\n")
         column = len(piece) - piece.rfind("\n") if newlines else column + len(piece)
         line, offset = line + newlines, offset + len(piece)
+        # Without its quotes, because all pieces together are one JSON string.
         sys.stdout.write(escape_json(json.dumps(piece, ensure_ascii=False)[1:-1]))
     sys.stdout.write(f'", "found": {json.dumps([place._asdict() for place in places])}}}\n')

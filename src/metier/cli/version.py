@@ -54,6 +54,7 @@ def _find_extras() -> dict[str, dict[str, str | None]]:
     """Return the packages of each extra with their installed version."""
     try:
         installed = metadata.distribution("metier")
+    # Metier runs from a folder of its source and is not installed.
     except metadata.PackageNotFoundError:
         return {}
     needed = [found for line in installed.requires or () if (found := _OF_AN_EXTRA.match(line))]

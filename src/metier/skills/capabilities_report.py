@@ -24,6 +24,7 @@ _NETWORK_MODULES = frozenset(
 _NETWORK_WORDS = re.compile(
     r"\b(?:curl|wget|ssh|scp|nc|ncat|rsync|Invoke-WebRequest|XMLHttpRequest)\b(?=\s|\()|\bfetch\(|require\(['\"](?:https?|net)['\"]\)"
 )
+# Skips a user name: `https://good.example@evil.example` leads to evil.example.
 _URL = re.compile(r"\b(?:https?|wss?|ftp)://(?:[^\s/'\"<>@]*@)?(?P<host>[\w.-]+\.[^\W\d_]{2,}|localhost)")
 _SHELL_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Z][A-Z0-9_]{2,})\b")
 _NODE_VARIABLE = re.compile(r"process\.env(?:\.|\[['\"])(?P<name>[A-Za-z_][A-Za-z0-9_]*)")

@@ -44,6 +44,7 @@ _ORIGIN_MARKS = ("user.xdg.origin.url", "com.apple.quarantine")
 def get_git_folder(workspace: Path) -> Path:
     """Return the git folder of a repository, linked work tree or submodule. Raises `OSError`."""
     git = workspace / ".git"
+    # In a linked work tree or a submodule, `.git` is a file with the path of the folder.
     return git if git.is_dir() else git.parent / _read(git).removeprefix("gitdir:").strip()
 
 
@@ -142,6 +143,7 @@ def _list_files(folder: Path) -> Iterator[str]:
 
 
 def _get_common(own: Path) -> Path:
+    # A linked work tree shares the settings and the commits of its main repository.
     common = own / "commondir"
     return own / _read(common).strip() if common.is_file() else own
 

@@ -181,6 +181,7 @@ def _build_variables(session: GitSession) -> dict[str, str]:
         # Replace refs of a repository could show other content under the hash of a commit.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_OPTIONAL_LOCKS": "0",
+        # In batch mode, ssh asks neither for a password nor about an unknown host key.
         "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
         "GIT_TERMINAL_PROMPT": "0",
     }
@@ -493,6 +494,7 @@ async def _verify_commit(session: GitSession, ref: RemoteRef) -> str:
     """Return the fetched commit with 40 digits. Raises if it differs from the requested commit."""
     start = ref.commit if ref.name is None else _TARGET
     try:
+        # `^{commit}` resolves an annotated tag to its commit.
         output = await run_git(session, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}")
     except SkillError as error:
         raise SkillError(f"The repository has no commit {ref.commit!r}") from error

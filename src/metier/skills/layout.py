@@ -12,9 +12,11 @@ from msgspec import Struct
 
 from metier.errors import SkillRejected
 
+# Common file systems allow at most 255 bytes in a name, and macOS 1,024 in a path.
 _MAX_COMPONENT_BYTES = 255
 _MAX_PATH_BYTES = 1_024
 _FORBIDDEN = re.compile(r'[<>:"|?*\\\x00-\x1f\x7f]')
+# Windows opens these devices in every folder, also with an ending, and takes superscripts for digits.
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?:\..*)?", re.IGNORECASE)
 _COMPILED = (".pyc", ".pyo")
 
@@ -65,6 +67,7 @@ def check_path(path: str) -> None:
 
 
 def _check_spelling(path: str, spelling: dict[str, str]) -> None:
+    # Folding can produce text that is not normalized, so it is normalized again.
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
     known = spelling.setdefault(folded, path)
     if known != path:

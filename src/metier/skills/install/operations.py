@@ -362,6 +362,7 @@ def _folder_name(source: InstallSource) -> str:
         case McpSource(skill=skill):
             found = skill.removesuffix("/SKILL.md").rpartition("/")[2]
         case GitSource(url=url, subdir=subdir):
+            # `git@host:skill.git` has a colon where a URL has a slash.
             found = PurePosixPath(subdir or url.rstrip("/").replace(":", "/")).name.removesuffix(".git")
     return "".join(char if char.isalnum() or char in "-_" else "-" for char in found)[:64] or "skill"
 

@@ -295,6 +295,7 @@ def _exchange(first: Path, second: Path) -> bool:
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):
         return library.renamex_np(a, b, _EXCHANGE) == 0
     if hasattr(library, "renameat2"):
+        # Fails on file systems without support; the caller then renames twice.
         return library.renameat2(_AT_FDCWD, a, _AT_FDCWD, b, _EXCHANGE) == 0
     return False
 

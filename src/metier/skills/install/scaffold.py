@@ -134,4 +134,5 @@ def _write(target: Path, *, name: str) -> None:
     for path, text in contents.items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
+        # With the line ends of Windows the skill would have another digest.
         file.write_text(text, "utf-8", newline="\n")
