@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 import small_scenarios as small
+from msgspec.structs import replace
 
 from metier.engine.loop import hold_lease
 from metier.runtime.driver import LeaseHolder
@@ -51,6 +52,21 @@ def wait_until_stopped(case: Path, name: str) -> None:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             if fields[0] == "T":
                 return
+
+
+@pytest.mark.slow
+def test_only_a_process_that_git_did_not_need_may_be_missing(kit: CrashKit, baseline: Baseline) -> None:
+    unneeded = CrashPoint(name="process:start", occurrence=200)
+    surveyed = replace(baseline, points=(*baseline.points, unneeded))
+    missing = CrashPoint(name="file:open:missing", occurrence=1)
+
+    report = kit.check_all([unneeded, missing], surveyed)
+    later = CrashPoint(name="process:start", occurrence=220)
+    early = kit.check(unneeded, replace(surveyed, points=(*surveyed.points, later)))
+
+    assert report.render().startswith("file:open:missing#1: not reached: ended with 0\n")
+    assert "1 not reached" in report.render()
+    assert early.violations == ("not reached: ended with 0",)
 
 
 @pytest.mark.slow
