@@ -166,4 +166,4 @@ def test_the_plan_of_a_task_is_printed_as_text_with_a_price(
     assert "\n  tool:       Write  deny  Rule 1 of task 'notes' denies this call\n" in out
     assert "\nstep:       tell.md  Tell  by the built-in agent\n" in out
     assert "\nall steps:  " in out
-    assert " USD, at most " in out.splitlines()[-1]
+    assert ", at most $" in out.splitlines()[-1]

@@ -243,6 +243,6 @@ def test_cost_of_a_model_without_a_price_is_unknown_and_not_zero(
     shown = capfd.readouterr().out
 
     assert outcome["cost_usd"] is None
-    assert "unknown cost" in listed
-    assert "unknown cost" in shown
-    assert "0.0000 USD" not in listed + shown
+    assert "cost unknown" in listed
+    assert "cost unknown" in shown
+    assert "$0.000" not in listed + shown

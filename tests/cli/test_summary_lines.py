@@ -41,6 +41,22 @@ def test_closing_line_counts_a_child_run_once(priced: Workspace, model: ModelSer
     assert "3 turns · 300 in · 30 out · $0.600" in line, line
 
 
+def test_a_cost_has_the_same_format_everywhere(priced: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(says("Done."), says("Done."))
+    assert priced.agent("run", "Work") == 0
+    assert "$0.200" in closing(capsys)
+    assert priced.agent("run", "Work", "--ci") == 0
+    capsys.readouterr()
+    (summary,) = priced.folder.glob("runs/*/summary.md")
+    assert "$0.200" in summary.read_text(encoding="utf-8")
+
+    for command, cost in ((("runs", "list"), "$0.200"), (("runs", "show", "latest"), "$0.200"), (("cost",), "$0.400")):
+        assert priced.agent(*command) == 0
+        shown = capsys.readouterr().out
+        assert cost in shown, command
+        assert "USD" not in shown
+
+
 def test_closing_line_after_a_resume_counts_the_whole_run(
     priced: Workspace, model: ModelServer, capsys: Capture
 ) -> None:

@@ -52,7 +52,7 @@ def test_values_in_a_line_are_formatted_for_people() -> None:
 
     planned, child = stream.getvalue().splitlines()
     assert planned.endswith("pack: TASK.md, second.md")
-    assert child.endswith("c, 1 turn, unknown cost")
+    assert child.endswith("c, 1 turn, cost unknown")
 
 
 def test_outside_text_cannot_break_or_color_a_line() -> None:

@@ -8,11 +8,11 @@ from records import START
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
+from metier.telemetry.amounts import format_cost, format_seconds, format_tokens
 from metier.telemetry.sanitize import sanitize
 from metier.views.call_line import build_line
 from metier.views.closing import render_closing
 from metier.views.diff import build_diff, build_step_diff, render_diff
-from metier.views.formats import format_cost, format_seconds, format_tokens
 from metier.views.lines import (
     ChecklistItem,
     ItemState,

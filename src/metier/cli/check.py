@@ -29,8 +29,8 @@ from metier.settings.resolution import load_settings
 from metier.settings.sections import Settings
 from metier.skills.activation import OPT_IN
 from metier.skills.workspace_trust import get_trust
+from metier.telemetry.amounts import format_count
 from metier.telemetry.excerpt import one_line
-from metier.views.formats import format_count
 
 _MARKS = {"active": "✓", "inactive": "○", "failed": "✗"}
 _PLAIN_MARKS = {"active": "[ok]", "inactive": "[--]", "failed": "[!!]"}

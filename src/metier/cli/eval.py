@@ -49,6 +49,7 @@ from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.runtime.status import BUDGET, DONE, FAILED
 from metier.runtime.workspace.plugins import using_plugins
+from metier.telemetry.amounts import format_cost
 
 
 class EvalOptions(Struct, frozen=True, kw_only=True):
@@ -327,7 +328,7 @@ def _write_past_runs(run: BacktestedRun) -> None:
         write_line(f"    verdict: {change.tool} {change.was} -> {change.now} ({change.reason})")
     before_usd, after_usd = run.cost_usd
     if before_usd is not None and after_usd is not None:
-        write_line(f"    cost: {before_usd:.4f} -> {after_usd:.4f} USD for the same tokens")
+        write_line(f"    cost: {format_cost(before_usd)} -> {format_cost(after_usd)} for the same tokens")
     if run.stops:
         write_line(f"    the recording ends at entry {run.carried}: {run.stops}")
 

@@ -31,7 +31,7 @@ from metier.runtime.provider_setup import (
 )
 from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import LoadedSettings
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 type ReadLine = Callable[[str], str]
 """Show a prompt and return the line typed behind it. Raises `EOFError` at the end of the input."""

@@ -36,7 +36,7 @@ from metier.runtime.workspace.templates import (
 from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import load_settings
 from metier.skills.workspace_trust import list_agent_files
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 AGENT = "assistant"
 """The agent of every template."""

@@ -13,7 +13,7 @@ from metier.definitions.problems import has_errors
 from metier.definitions.task import load_task
 from metier.runtime.host import Host
 from metier.runtime.workspace.lookup import list_definitions, list_duplicates
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 app = build_group()
 

@@ -23,6 +23,7 @@ from metier.runtime.cleaning import SHARED_FILE, load_host_config
 from metier.runtime.host import Host
 from metier.runtime.mcp import Trial, get_enclosure, open_acceptances, try_servers
 from metier.settings.setting_values import is_secret_name, looks_secret
+from metier.telemetry.amounts import format_count
 from metier.tools.base import ToolInfo
 from metier.tools.mcp.offered_tools import Difference, compare_listings
 from metier.tools.mcp.servers import (
@@ -34,7 +35,6 @@ from metier.tools.mcp.servers import (
     parse_mcp_config,
     remove_server,
 )
-from metier.views.formats import format_count
 
 Shared = Annotated[bool, typer.Option("--shared", help="Write to `.mcp.json`, which other programs read too.")]
 Pairs = list[str] | None

@@ -31,8 +31,8 @@ from metier.runtime.present_policy import build_present_policy, explain_call
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
 from metier.runtime.workspace.skill_catalog import get_skills
+from metier.telemetry.amounts import format_count
 from metier.tools.toolbox import Toolbox
-from metier.views.formats import format_count
 
 app = build_group("Explain and backtest permission rules.")
 

@@ -40,7 +40,7 @@ from metier.runtime.run_access import TaskRequest
 from metier.runtime.validation import get_all_problems
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 app = build_group("List, show and run task definitions.")
 

@@ -15,7 +15,7 @@ from metier.ids import get_user
 from metier.runtime.history.undo import CANNOT, PlannedFile, Undone, UndoPlan, plan_undo, undo
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

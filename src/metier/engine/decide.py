@@ -123,6 +123,7 @@ def _stop_at_budget(state: RunState, limits: Limits) -> a.Fail | a.PauseAtLimit 
     # The cost of a call is only known after it, so a run may exceed its budget by one call.
     if limits.max_cost_usd is None or state.cost_usd < limits.max_cost_usd:
         return None
+    # A replay compares messages, so the amount keeps this format.
     message = f"The run cost {state.cost_usd:.4f} USD, which is over the limit"
     if limits.on_limit == "park":
         return a.PauseAtLimit("max_cost_usd", message)

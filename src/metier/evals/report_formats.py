@@ -11,6 +11,7 @@ from metier.evals.bench import WITH, WITHOUT
 from metier.evals.eval_results import EvalResult, RunRow, Status
 from metier.evals.grading import Grade
 from metier.evals.statistics import Comparison, VariantSummary, compare, measure_spread
+from metier.telemetry.amounts import format_cost
 from metier.telemetry.sanitize import sanitize
 
 WORDS: dict[Status, str] = {
@@ -85,11 +86,15 @@ def _describe(variant: VariantSummary) -> str:
     shown = (
         f"{rate.mean:.0%} passed ({rate.passed}/{rate.total}), 95% {rate.interval.low:.0%} to {rate.interval.high:.0%}"
     )
-    cost = f"{variant.cost_usd.mean:.4f} ± {variant.cost_usd.stddev:.4f} USD"
+    cost = _format_cost(variant)
     time = f"{variant.seconds.mean:.1f} ± {variant.seconds.stddev:.1f} s"
     tokens = f"{variant.tokens.mean:.0f} ± {variant.tokens.stddev:.0f} tokens"
     undecided = f"; {variant.undecided} undecided" if variant.undecided else ""
     return f"{variant.name or 'now':<16} {shown}; {cost}, {time}, {tokens} a run{undecided}"
+
+
+def _format_cost(variant: VariantSummary) -> str:
+    return f"{format_cost(variant.cost_usd.mean)} ± {format_cost(variant.cost_usd.stddev)}"
 
 
 def _render_difference(found: Comparison, result: EvalResult) -> Iterator[str]:
@@ -101,7 +106,8 @@ def _render_difference(found: Comparison, result: EvalResult) -> Iterator[str]:
         f"  {difference.mean:+.0%} against {result.variants[1]} over {difference.pairs} pairs, "
         f"95% {interval.low:+.0%} to {interval.high:+.0%}: {difference.verdict}"
     )
-    yield f"  {found.cost_difference or 0:+.4f} USD and {found.seconds_difference or 0:+.1f} s a run"
+    cost = found.cost_difference or 0.0
+    yield f"  {'-' if cost < 0 else '+'}{format_cost(abs(cost))} and {found.seconds_difference or 0:+.1f} s a run"
 
 
 def _render_cases(found: Comparison) -> Iterator[str]:
@@ -135,14 +141,14 @@ def _render(result: EvalResult) -> Iterator[str]:
 
 def _render_numbers(result: EvalResult) -> Iterator[str]:
     found = compare(result)
-    yield "<table><thead><tr><th>Variant</th><th>Passed</th><th>95%</th><th>USD</th><th>Seconds</th></tr></thead>"
+    yield "<table><thead><tr><th>Variant</th><th>Passed</th><th>95%</th><th>Cost</th><th>Seconds</th></tr></thead>"
     yield "<tbody>"
     for variant in found.variants:
         rate = variant.rate
         yield (
             f"<tr><td>{_text(variant.name)}</td><td>{rate.mean:.0%} ({rate.passed}/{rate.total})</td>"
             f"<td>{rate.interval.low:.0%} to {rate.interval.high:.0%}</td>"
-            f"<td>{variant.cost_usd.mean:.4f} ± {variant.cost_usd.stddev:.4f}</td>"
+            f"<td>{_format_cost(variant)}</td>"
             f"<td>{variant.seconds.mean:.1f} ± {variant.seconds.stddev:.1f}</td></tr>"
         )
     yield "</tbody></table>"
@@ -162,7 +168,7 @@ def _render_row(row: RunRow) -> str:
     return (
         f"<tr><td>{_text(name)}<br><small>{_text(row.file)}:{row.line}</small></td>"
         f'<td class="{row.status}">{_text(WORDS[row.status])}</td><td>{reasons}<ul>{checks}</ul>{answer}</td>'
-        f"<td>{row.turns}</td><td>{row.cost_usd:.4f}</td></tr>"
+        f"<td>{row.turns}</td><td>{format_cost(row.cost_usd)}</td></tr>"
     )
 
 

@@ -45,9 +45,9 @@ from metier.runtime.workspace.agents import choose_model
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.sections import Settings
 from metier.store.base import Store
+from metier.telemetry.amounts import format_count
 from metier.tools.schemas import SchemaCheck
 from metier.values import Value
-from metier.views.formats import format_count
 from metier.views.user_question import UserQuestion
 
 ACCEPT = "--accept-changed-skills"

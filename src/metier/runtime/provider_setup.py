@@ -20,7 +20,7 @@ from metier.providers.model_names import DEFAULT_MODELS
 from metier.providers.options import OFFLINE, ProviderName
 from metier.providers.registry import BUILT_IN, ProviderChoice, open_provider
 from metier.settings.setting_values import render_value
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 type Readiness = Literal["key", "server", "offline", "no_key"]
 

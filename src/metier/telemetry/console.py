@@ -15,6 +15,7 @@ from rich.text import Text
 from metier.events.payload import Payload
 from metier.events.record import EventRecord
 from metier.events.skill import SkillInvocationStarted
+from metier.telemetry.amounts import format_cost
 from metier.telemetry.options import LogLevel
 from metier.telemetry.sanitize import sanitize_line
 
@@ -112,10 +113,8 @@ class _Words(string.Formatter):
     @override
     def format_field(self, value: object, format_spec: str) -> str:
         match value, format_spec:
-            case None, "usd":
-                return "unknown cost"
-            case float() | int(), "usd":
-                return f"{value:.4f} USD"
+            case None | float() | int(), "usd":
+                return format_cost(value)
             case int(), "turns":
                 return "1 turn" if value == 1 else f"{value} turns"
             case None, _:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 from metier.events.record import EventRecord
 from metier.providers.base import Delta
+from metier.telemetry.amounts import format_cost
 from metier.views.fold import fold
 from metier.views.run_view import NoteView, RunView, StepView, TextView
 
@@ -128,11 +129,10 @@ def _quote(line: str) -> str:
 def render_summary(view: RunView, *, result: str, advice: Iterable[str] = ()) -> str:
     """Render a summary in Markdown: status, answer, steps, usage."""
     usage = view.total_usage
-    cost = f"{usage.known_cost_usd:.4f} USD" if usage.known_cost_usd is not None else "cost unknown"
     lines = [f"## {_cell(view.task)[:120] or 'Run'}", ""]
     lines.append(
         f"**{view.status}** · {view.total_turns} turns · {usage.input_tokens:,} in · {usage.output_tokens:,} out · "
-        f"{cost} · {view.duration_ms / 1000:.1f} s · run `{view.run_id}`"
+        f"{format_cost(usage.known_cost_usd)} · {view.duration_ms / 1000:.1f} s · run `{view.run_id}`"
     )
     if view.message:
         lines += ["", f"> {_cell(view.message)}"]

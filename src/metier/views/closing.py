@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from metier.views.formats import format_cost, format_count, format_seconds, format_tokens
+from metier.telemetry.amounts import format_cost, format_count, format_seconds, format_tokens
 from metier.views.run_view import RunView
 from metier.views.screen_lines import fit
 

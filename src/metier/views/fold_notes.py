@@ -53,9 +53,9 @@ from metier.events.step import (
     UserMessageAdded,
 )
 from metier.events.task import TaskPlanned, TaskStepChanged
+from metier.telemetry.amounts import format_count
 from metier.telemetry.console import WORDINGS
 from metier.telemetry.sanitize import sanitize_line
-from metier.views.formats import format_count
 from metier.views.run_view import NoteLevel, NoteView, RunView
 
 type Words = tuple[NoteLevel, Callable[[Any], str]]

@@ -11,10 +11,10 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from metier.events.task import TaskStepState
+from metier.telemetry.amounts import format_count, format_seconds
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.views.closing import get_seconds
 from metier.views.diff import count_changes, render_change
-from metier.views.formats import format_count, format_seconds
 from metier.views.run_view import NoteLevel, NoteView, RunView, StepState, StepView
 from metier.views.screen_lines import fit, indent
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 from pydantic import JsonValue
 from rich.text import Text
 
+from metier.telemetry.amounts import format_cost, format_count, format_tokens
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.sanitize import sanitize_line
-from metier.views.formats import format_cost, format_count, format_tokens
 from metier.views.run_view import Usage
 from metier.views.screen_lines import fit
 

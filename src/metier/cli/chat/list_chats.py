@@ -8,11 +8,11 @@ from rich.cells import cell_len, set_cell_size
 
 from metier.cli.shared.output import printable
 from metier.runtime.chat.chats import MAX_RUNS, is_turn, list_chats
-from metier.runtime.records.index_rows import find_row_cost, render_cost
+from metier.runtime.records.index_rows import find_row_cost
 from metier.runtime.runs import Runtime
 from metier.store.contexts import ContextState
+from metier.telemetry.amounts import format_age, format_cost, format_count
 from metier.telemetry.excerpt import one_line
-from metier.views.formats import format_age, format_count
 
 _MIN_MESSAGE_WIDTH = 20
 _ID_WIDTH = 28
@@ -34,7 +34,7 @@ class ListedChat(Struct, frozen=True, kw_only=True):
     def render(self, *, width: int) -> str:
         """`2 h  4 turns  $0.021  Translate the note  20260102-030405-…`."""
         age = format_age((datetime.now(UTC) - self.updated_at).total_seconds())
-        start = f"{age:>6}  {format_count(self.turns, 'turn'):>8}  {render_cost(self.cost_usd):>12}"
+        start = f"{age:>6}  {format_count(self.turns, 'turn'):>8}  {format_cost(self.cost_usd):>12}"
         room = max(_MIN_MESSAGE_WIDTH, width - cell_len(start) - _ID_WIDTH - 4)
         message = one_line(printable(self.first_message), room)
         # By cells, because a Chinese letter or an emoji is two columns wide.

@@ -40,11 +40,11 @@ from metier.runtime.history.spending import read_conversation_spending
 from metier.runtime.history.undo import CANNOT, UndoPlan, plan_undo
 from metier.runtime.history.undo import undo as undo_files
 from metier.settings.setting_values import get_value, render_value
+from metier.telemetry.amounts import format_cost, format_count, format_tokens
 from metier.telemetry.excerpt import one_line
 from metier.tools.files.snapshots import Unavailable, find_repository, run_git
 from metier.version import __version__
 from metier.views.diff import build_diff, build_step_diff, render_diff
-from metier.views.formats import format_cost, format_count, format_tokens
 from metier.views.painter import build_painter
 from metier.views.run_view import ContextUse
 from metier.views.screen_lines import fit

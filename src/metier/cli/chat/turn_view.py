@@ -18,9 +18,9 @@ from metier.runtime.chat.chats import Chat
 from metier.runtime.history.run_views import read_run_view, read_whole_step
 from metier.runtime.records.index_rows import TYPED
 from metier.runtime.status import RunStatus
+from metier.telemetry.amounts import format_cost, format_tokens
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
-from metier.views.formats import format_cost, format_tokens
 from metier.views.lines import EXCERPT_LINES, render_whole_step
 from metier.views.live import LiveRun
 from metier.views.painter import Painter

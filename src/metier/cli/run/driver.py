@@ -14,6 +14,7 @@ from typing import cast
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
+from pydantic import JsonValue
 
 from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
 from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
@@ -47,6 +48,7 @@ from metier.runtime.run_outcome import Plan, RunOutcome, build_outcome, last_lin
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.plugins import using_plugins
+from metier.telemetry.amounts import format_cost
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.options import LogLevel
 from metier.telemetry.redaction import Redactor
@@ -94,10 +96,16 @@ def _render_task(plan: Plan) -> list[str]:
         lines += [f"  {line}" for line in _render_run(of_step)] if isinstance(of_step, dict) else ["  no plan"]
     predicted = _section(plan, "predicted")
     price, tokens = predicted.get("cost_usd"), predicted.get("input_tokens")
-    cost = "unknown" if price is None else f"{price} USD, at most {predicted['cost_usd_at_most']} USD"
+    cost = _describe_price(price, predicted.get("cost_usd_at_most"))
     lines.append(f"all steps:  {'unknown' if tokens is None else tokens} tokens for one request each")
     lines.append(f"cost:       {cost} for one request each, without the results of earlier steps")
     return lines
+
+
+def _describe_price(price: JsonValue, at_most: JsonValue) -> str:
+    if not isinstance(price, float | int) or not isinstance(at_most, float | int):
+        return "unknown"
+    return f"{format_cost(price)}, at most {format_cost(at_most)}"
 
 
 def _render_run(plan: Plan) -> list[str]:
@@ -105,7 +113,7 @@ def _render_run(plan: Plan) -> list[str]:
     candidates = [f"{each['skill_name']} ({each['score']})" for each in _rows(plan, "candidates")]
     files = [f"{each['path']} ({each['tokens']} tokens)" for each in _rows(plan, "disclosed")]
     price = predicted.get("request_cost_usd")
-    cost = "unknown" if price is None else f"{price} USD, at most {predicted['request_cost_usd_at_most']} USD"
+    cost = _describe_price(price, predicted.get("request_cost_usd_at_most"))
     lines = [
         f"model:      {plan['provider']}/{plan['model']}",
         f"candidates: {', '.join(candidates) or 'none'}",

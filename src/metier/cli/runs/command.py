@@ -50,14 +50,14 @@ from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.follower import Follower, follow
 from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, list_old_runs, rebuild_events
 from metier.runtime.history.undo import StepChanges, read_changes
-from metier.runtime.records.index_rows import get_shown_status, render_cost
+from metier.runtime.records.index_rows import get_shown_status
 from metier.runtime.run_outcome import RunOutcome, describe_work
 from metier.runtime.runs import Runtime
 from metier.runtime.status import FAILED, get_status
 from metier.store.base import RunRow
+from metier.telemetry.amounts import format_cost, format_count
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
-from metier.views.formats import format_count
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
@@ -138,7 +138,7 @@ def _write_run(row: RunRow, outcome: RunOutcome, view: RunView, record: dict[str
         write_line(f"model:   {view.provider}/{view.model}, profile {view.profile}")
     usage = view.total_usage
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
-    write_line(f"turns:   {view.total_turns}; {tokens}; {render_cost(usage.known_cost_usd)}")
+    write_line(f"turns:   {view.total_turns}; {tokens}; {format_cost(usage.known_cost_usd)}")
     if outcome.has_failed:
         for line in (f"failed:  {outcome.reason}: {outcome.message}", *describe_cause(outcome.cause)):
             write_line(line)

@@ -15,10 +15,11 @@ from metier.cli.shared.output import JsonList, write_line
 from metier.definitions.reader import join_words
 from metier.errors import UsageError
 from metier.ids import CHILD
-from metier.runtime.records.index_rows import find_row_cost, get_shown_status, render_cost, row_as_json
+from metier.runtime.records.index_rows import find_row_cost, get_shown_status, row_as_json
 from metier.runtime.records.run_search import STATUSES
 from metier.runtime.run_store import StoredRunList, open_runs
 from metier.store.base import RunRow
+from metier.telemetry.amounts import format_cost
 from metier.telemetry.excerpt import one_line
 
 if TYPE_CHECKING:
@@ -79,5 +80,5 @@ def _write_row(row: RunRow) -> None:
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
     turns = "1 turn " if row.turns == 1 else f"{row.turns} turns"
     # A run without model calls has no cost of its own; its children list theirs.
-    cost = render_cost(find_row_cost(row)) if row.turns else ""
+    cost = format_cost(find_row_cost(row)) if row.turns else ""
     write_line(f"{row.run_id:<30}  {get_shown_status(row):<14}  {turns:>8}  {cost:>12}  {task}")

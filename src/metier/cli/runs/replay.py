@@ -28,11 +28,11 @@ from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_r
 from metier.runtime.history.replays import ReplayReport, replay_run
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
+from metier.telemetry.amounts import format_count
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.sinks import Sink
 from metier.values import dump_fields
-from metier.views.formats import format_count
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -53,7 +53,7 @@ from metier.skills.package import SkillPackage
 from metier.skills.skill_trust import digest_tree, is_trusted
 from metier.skills.source import InstallSource
 from metier.skills.workspace_trust import list_agent_files
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 KEY = "skills.enabled"
 

@@ -38,6 +38,7 @@ from metier.skills.capabilities_report import build_report
 from metier.skills.options import SkillsOptions
 from metier.skills.package import SkillPackage, list_files
 from metier.skills.skill_trust import check_trusted, digest_tree
+from metier.telemetry.amounts import format_count
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
@@ -45,7 +46,6 @@ from metier.tools.scripts.runner import ScriptRunner, default_environments, read
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 from metier.tools.toolsets.loader import load_toolsets
-from metier.views.formats import format_count
 
 MAX_BODY_LINES = 500
 MAX_BODY_TOKENS = 5_000

@@ -34,7 +34,7 @@ from metier.definitions.skills.sources import is_own_folder
 from metier.errors import SkillError, UsageError
 from metier.skills.activation import get_packages
 from metier.skills.needs import SkillNeeds, describe_lacks
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 _FOREIGN = "user"
 """The kind of skill source whose contracts are not checked strictly: other programs read them too."""

@@ -24,6 +24,7 @@ from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.forks import can_fork
 from metier.runtime.history.replays import build_replay_services
 from metier.runtime.runs import Runtime
+from metier.telemetry.amounts import format_cost
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.values import dump_fields
 
@@ -215,7 +216,7 @@ def _describe(state: RunState) -> Iterator[tuple[str, str]]:
         ("tools turned off", ", ".join(sorted(state.disabled))),
         ("child runs", ", ".join(child.run_id for child in state.children)),
         ("tokens", f"{state.input_tokens:,} in, {state.output_tokens:,} out" if state.input_tokens else ""),
-        ("cost", f"${state.cost_usd:.4f}" if state.cost_usd else ""),
+        ("cost", format_cost(state.cost_usd) if state.cost_usd else ""),
         ("failure", f"{state.failure.reason}: {state.failure.message}" if state.failure else ""),
         ("result", one_line(state.result, 400)),
     ):

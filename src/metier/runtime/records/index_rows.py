@@ -19,10 +19,6 @@ def find_row_cost(row: RunRow) -> float | None:
     return find_cost(row.cost_usd, tokens=0 if row.model in (OFFLINE, TYPED) else row.turns)
 
 
-def render_cost(cost: float | None) -> str:
-    return "unknown cost" if cost is None else f"{cost:.4f} USD"
-
-
 def get_shown_status(row: RunRow) -> str:
     """Return the status for display. A run without a driver is not in progress, whatever the index says.
 

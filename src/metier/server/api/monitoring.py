@@ -14,8 +14,8 @@ from metier.server.metrics import render_metric
 from metier.server.state import ServerState, State
 from metier.store.base import RunSearch
 from metier.store.usage import UNFINISHED, UsageTotal
+from metier.telemetry.amounts import format_seconds
 from metier.version import __version__
-from metier.views.formats import format_seconds
 from metier.views.spending import Grouping, total_as_json
 
 router = APIRouter()

@@ -28,11 +28,11 @@ from metier.server.console.charts import Bar, BarChart, build_ticks, round_up, s
 from metier.server.console.rendering import Here, PageRoute
 from metier.store.base import RecordedDecision
 from metier.store.usage import DayTotal, RunTime
+from metier.telemetry.amounts import format_cost, format_count, format_seconds, format_tokens
 from metier.telemetry.call_text import show_call
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.views.call_line import describe_call
-from metier.views.formats import format_cost, format_count, format_seconds, format_tokens
 from metier.views.run_view import Usage
 from metier.views.spending import Grouping, Total
 

@@ -27,7 +27,7 @@ from metier.server.run_actions import RETRIABLE, retry
 from metier.store.base import ENDED, RunRow, RunSearch
 from metier.store.contexts import ContextChange, ContextStore, NewFact
 from metier.store.usage import UNFINISHED, format_hour
-from metier.views.formats import format_count
+from metier.telemetry.amounts import format_count
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")

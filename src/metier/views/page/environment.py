@@ -21,13 +21,13 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.telemetry.amounts import format_cost, format_count, format_seconds, format_tokens
 from metier.telemetry.call_text import has_same_metacharacters
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import reveal, sanitize
 from metier.version import __version__
 from metier.views.closing import get_seconds
 from metier.views.diff import build_step_diff, parse_diff
-from metier.views.formats import format_cost, format_count, format_seconds, format_tokens
 from metier.views.run_view import RunView
 from metier.views.waterfall import build_waterfall
 

@@ -1,4 +1,4 @@
-"""Formats of numbers for people: tokens, costs, durations, ages, counts. Pure."""
+"""Formats of amounts for people: tokens, costs, durations, counts. JSON has plain numbers instead. Pure."""
 
 
 def format_tokens(count: int) -> str:
