@@ -131,7 +131,7 @@ class Approvals:
     async def get(self, name: str) -> ApprovalQuestion:
         """Return an approval by ID, unique prefix, or `latest`. Raises `ApprovalUnknown`, `UsageError`."""
         if name == "latest":
-            name = await self._find_latest()
+            name = await self._get_latest_id()
         # An exact ID sorts before longer ones with the same prefix, so two rows are enough.
         found = await self._store.find_approvals(name, limit=2) if name else []
         if await self._expire(found):
@@ -145,7 +145,7 @@ class Approvals:
         row = found[0]
         return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
 
-    async def _find_latest(self) -> str:
+    async def _get_latest_id(self) -> str:
         """Return the ID of the pending approval. With several, `latest` could be a call that the user has not seen."""
         await self._expire_open("")
         pending = await self._store.list_approvals(status="open", limit=2)
