@@ -53,6 +53,14 @@ def accept(workspace: Workspace, **servers: Mapping[str, object]) -> None:
     (workspace.folder / "starts.txt").unlink(missing_ok=True)
 
 
+def get_reports(workspace: Workspace) -> list[tuple[str, str]]:
+    return [
+        (event["payload"]["server"], event["payload"]["state"])
+        for event in workspace.events()
+        if event["event_type"] == "mcp_server_reported"
+    ]
+
+
 def count_lines(workspace: Workspace, name: str) -> int:
     file = workspace.folder / name
     return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0

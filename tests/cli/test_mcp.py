@@ -6,7 +6,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from mcp_workspace import accept, count_lines, define, is_gone, use_git, use_hostile, use_time
+from mcp_workspace import accept, count_lines, define, get_reports, is_gone, use_git, use_hostile, use_time
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
@@ -24,14 +24,6 @@ def get_result(model: ModelServer) -> str:
 
 def get_offered(model: ModelServer) -> dict[str, dict[str, Any]]:
     return {tool["function"]["name"]: tool["function"] for tool in model.received[-1].get("tools", [])}
-
-
-def get_reports(workspace: Workspace) -> list[tuple[str, str]]:
-    return [
-        (event["payload"]["server"], event["payload"]["state"])
-        for event in workspace.events()
-        if event["event_type"] == "mcp_server_reported"
-    ]
 
 
 def test_a_tool_of_a_real_server_is_offered_and_called(workspace: Workspace, model: ModelServer) -> None:

@@ -1,10 +1,11 @@
 """`.mcp.json` next to `.agent/mcp.json`, and the commands that change them."""
 
+import io
 import json
 import sys
 
 import pytest
-from mcp_workspace import HOSTILE, use_hostile
+from mcp_workspace import HOSTILE, get_reports, use_hostile
 from model_server import ModelServer, says
 from run_workspace import Workspace
 
@@ -42,6 +43,40 @@ def test_own_file_overrides_the_shared_one_whose_unusable_entries_are_warnings(
     shown = capsys.readouterr()
     assert {row["server"]: row["target"] for row in json.loads(shown.out)} == {"time": "own-time", "new": "x"}
     assert "'sse'" in shown.err
+
+
+def test_broken_shared_file_is_reported_by_runs_checks_and_doctor(
+    workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write(".mcp.json", '{\n "mcpServers": {\n  "a": {"command": "true",}\n }\n}\n')
+    model.follow(says("Done."), says("Hello."))
+
+    # Like other programs that share this file, a run continues without its servers.
+    assert workspace.agent("run", "Go") == 0
+    said = capsys.readouterr().err
+    assert ".mcp.json:3: The file is not JSON" in said
+    assert "agent mcp list" in said
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
+    assert workspace.agent("chat") == 0
+    assert ".mcp.json:3: The file is not JSON" in capsys.readouterr().err
+    assert get_reports(workspace) == [(".mcp.json:3", "unusable")]
+
+    assert workspace.agent("check") == 0
+    assert ".mcp.json:3: warning: The file is not JSON" in capsys.readouterr().err
+    assert workspace.agent("doctor", "--json") == 0
+    (finding,) = (each for each in json.loads(capsys.readouterr().out) if each["name"] == ".mcp.json")
+    assert (finding["area"], finding["state"]) == ("mcp", "problem")
+    assert ".mcp.json:3: warning: The file is not JSON" in finding["detail"]
+
+
+def test_run_reports_only_problems_that_leave_a_server_out(workspace: Workspace, model: ModelServer) -> None:
+    shared = {"mcpServers": {"old": {"type": "sse", "url": "https://old.example/sse"}}, "inputs": {}}
+    workspace.write(".mcp.json", json.dumps(shared))
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "Go", "--quiet") == 0
+
+    assert get_reports(workspace) == [(".mcp.json:1", "unusable")]
 
 
 def test_server_is_added_accepted_and_removed_by_commands(workspace: Workspace, capsys: Capture) -> None:

@@ -75,7 +75,7 @@ class PinnedDefinitionUsed(Payload, frozen=True, kw_only=True):
     pinned: str
 
 
-McpServerState = Literal["not_accepted", "started", "ended", "changed"]
+McpServerState = Literal["not_accepted", "unusable", "started", "ended", "changed"]
 
 
 class McpServerReported(Payload, frozen=True, kw_only=True):
@@ -83,6 +83,7 @@ class McpServerReported(Payload, frozen=True, kw_only=True):
 
     event_type = "mcp_server_reported"
     server: str
+    """The name; file and line for the state `unusable`, because a broken file names no server."""
     state: McpServerState
     message: str
     tools: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from metier.programs.search import build_trusted_environment, get_trusted_progra
 from metier.providers.feature_support import list_unsupported
 from metier.providers.options import BASE_URL_VARIABLES
 from metier.routing.embeddings import find_embeddings_fault
-from metier.runtime.cleaning import load_servers
+from metier.runtime.cleaning import SHARED_FILE, load_servers
 from metier.runtime.confinement import build_confinement, capitalize, get_host_level, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import get_folder, iterate_folders, read_deletions
@@ -358,11 +358,15 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
 def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
     """Examine the configured MCP servers without starting one; `agent mcp list` does that."""
     try:
-        servers = choose_servers(load_servers(cwd, settings.mcp.file), settings.mcp.servers)
+        config = load_servers(cwd, settings.mcp.file)
+        servers = choose_servers(config, settings.mcp.servers)
     except ConfigError as error:
         detail = f"{error.message}{''.join(f'; {problem.render()}' for problem in error.problems)}"
         yield Finding(area="mcp", name="servers", state="problem", detail=detail, hint="Correct the file")
         return
+    for problem in config.left_out:
+        hint = "Correct the file; until then, runs do without what it defines there"
+        yield Finding(area="mcp", name=SHARED_FILE, state="problem", detail=problem.render(), hint=hint)
     if servers and not _version_of("mcp"):
         hint = hint_extra("mcp")
         yield Finding(area="mcp", name="package", state="problem", detail="not installed", hint=hint)

@@ -11,10 +11,11 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metier.definitions.problems import Problem
 from metier.errors import ConfigError, ToolFailed, UsageError, unwrapped
 from metier.events.run import McpServerReported
 from metier.programs.code import ProgramCode
-from metier.runtime.cleaning import build_host_cleaner, load_host_config
+from metier.runtime.cleaning import SHARED_FILE, build_host_cleaner, load_host_config
 from metier.runtime.confinement import get_host_level, list_writable, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.pins import TOOLS, find_tools
@@ -86,19 +87,22 @@ async def open_servers(
     A resumed run has the tools that it started with. Raises `ConfigError` if a variable is missing, and `UsageError` if
     the SDK is not installed.
     """
-    chosen = _choose(host)
+    config = load_host_config(host)
+    chosen = choose_servers(config, host.settings.mcp.servers)
+    broken = tuple(map(_say_unusable, config.left_out))
     # The tools as the user accepted them: a server may describe them differently later, to steer the model.
     known = dict(_list_accepted(host, chosen))
     if host.servers is not None:
         # Before anything else: a server that is no longer accepted must stop, even if this run needs none.
         await host.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
-        yield Servers(tools=_with_search(host, run, ()))
+        yield Servers(tools=_with_search(host, run, ()), notices=broken)
         return
     if TOOLS in run.pins:
         known = _group(await find_tools(run.pins, store), known)
-    notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
-    not_listed = tuple(notice.server for notice in notices)
+    unaccepted = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
+    not_listed = tuple(notice.server for notice in unaccepted)
+    notices = (*broken, *unaccepted)
     if run.is_plan_only or not known:
         tools = _with_search(host, run, tuple(KnownTool(info) for infos in known.values() for info in infos))
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
@@ -296,6 +300,12 @@ def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tup
 def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
     message = f"Its tools are left out until you accept it: `agent mcp accept {server.name}`"
     return McpServerReported(server=server.name, state="not_accepted", message=message)
+
+
+def _say_unusable(problem: Problem) -> McpServerReported:
+    advice = "Left out of this run; fix the file, then check it with `agent mcp list`"
+    message = f"{problem.message}{f' ({problem.hint})' if problem.hint else ''}. {advice}"
+    return McpServerReported(server=f"{SHARED_FILE}:{problem.line or 1}", state="unusable", message=message)
 
 
 def _connect(

@@ -40,7 +40,7 @@ from metier.providers.model_names import is_allowed, parse_model_name
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.routing.embeddings import find_embeddings_fault
 from metier.runtime.build import list_tools
-from metier.runtime.cleaning import load_host_config
+from metier.runtime.cleaning import SHARED_FILE, load_host_config
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import choose_profile
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
@@ -479,7 +479,11 @@ def _check_servers(host: Host) -> _Servers:
         config = load_host_config(host)
     except ConfigError as error:
         return _Servers(None, (CheckedFile("mcp", str(file), _list_problems(error, str(file))),))
-    files = (CheckedFile("mcp", str(file), config.warnings),) if file.exists() else ()
+    files = tuple(
+        CheckedFile("mcp", str(each), tuple(problem for problem in config.warnings if problem.file == str(each)))
+        for each in dict.fromkeys((file, host.workspace / SHARED_FILE))
+        if each.exists()
+    )
     return _Servers(frozenset(server.name for server in config.servers), files)
 
 

@@ -79,6 +79,8 @@ def _read_wording(payload: Payload) -> tuple[NoteLevel, str]:
 
 
 def _describe_mcp(payload: McpServerReported) -> str:
+    if payload.state == "unusable":
+        return f"{payload.server}: {payload.message}"
     words = {"not_accepted": "is left out", "started": "started", "ended": "ended", "changed": "changed"}
     return f"server {payload.server} {words[payload.state]}: {payload.message}"
 

@@ -82,6 +82,8 @@ class ServerDefinition(Struct, frozen=True, kw_only=True):
 class McpConfig(Struct, frozen=True):
     servers: tuple[ServerDefinition, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    left_out: tuple[Problem, ...] = ()
+    """The warnings about servers that are missing because of a problem: all of a broken shared file, or one of them."""
 
 
 def load_mcp_config(file: Path, *, workspace: Path) -> McpConfig:
@@ -99,14 +101,19 @@ def load_shared_config(file: Path, *, workspace: Path) -> McpConfig:
     if data is None:
         return McpConfig()
     reading = _read_servers(data, file=str(file))
-    return McpConfig(reading.servers, tuple(replace(problem, severity="warning") for problem in reading.problems))
+    # Warnings, because the file also serves other programs, with entries that only they understand.
+    warnings = tuple(replace(problem, severity="warning") for problem in reading.problems)
+    left_out = [
+        warning for warning, problem in zip(warnings, reading.problems, strict=True) if problem.severity == "error"
+    ]
+    return McpConfig(reading.servers, warnings, tuple(left_out))
 
 
 def add_servers(own: McpConfig, shared: McpConfig) -> McpConfig:
     """Combine both; of two servers with the same name, the own one counts."""
     names = {server.name for server in own.servers}
     others = tuple(server for server in shared.servers if server.name not in names)
-    return McpConfig((*own.servers, *others), (*own.warnings, *shared.warnings))
+    return McpConfig((*own.servers, *others), (*own.warnings, *shared.warnings), shared.left_out)
 
 
 def _read_file(file: Path, *, workspace: Path) -> bytes | None:
