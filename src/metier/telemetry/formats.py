@@ -74,6 +74,7 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vault", ("hvs.", "hvb.", "hvr."), r"[A-Za-z0-9_-]{20,}"),
     ("linear", ("lin_api_", "lin_oauth_"), r"[A-Za-z0-9]{32,}"),
     ("notion", ("ntn_",), r"[A-Za-z0-9]{40,}"),
+    # With a digit, because names in code start with these letters too.
     ("notion", ("secret_",), r"(?=[A-Za-z]*\d)[A-Za-z0-9]{43}(?![A-Za-z0-9_])"),
     ("postman", ("PMAK-",), r"[A-Fa-f0-9]{24}-[A-Fa-f0-9]{34}"),
     ("age", ("AGE-SECRET-KEY-1",), r"[A-Z0-9]{50,}"),
@@ -463,5 +464,6 @@ def _list_private_keys(text: str) -> Iterator[Span]:
         stop = text.find("-----", begin.end())
         body = PEM_BODY.match(text, begin.end(), stop if stop >= 0 else len(text))
         at = body.end() if body else begin.end()
+        # Texts about keys show the markers with nothing in between.
         if len(text[begin.end() : min(at, begin.end() + 4 * _MIN_PEM)].strip()) >= _MIN_PEM:
             yield Span(begin.end(), at, begin.start(), "private-key")

@@ -164,6 +164,7 @@ async def narrow(
     if translated is None or len(paths) < MIN_FILES or not (program := locate()):
         return paths
     ripgrep = use_own_program(RIPGREP, program, environment={})
+    # With `--regexp` and `--`, neither the expression nor a file name can be taken for an option.
     options = (*_FLAGS, *(["--ignore-case"] if expression.ignore_case else []), "--regexp", translated, "--")
     worth: set[str] = set()
     with anyio.move_on_after(_TIMEOUT_SECONDS):

@@ -122,6 +122,7 @@ def explain_failure(outcome: Outcome, call: ScriptCall, environ: Mapping[str, st
         return ScriptFailed("permission_denied", f"{message}\nstderr: {tail}", stdout=stdout)
     package = get_missing_package(stderr)
     siblings = {path.stem for path in call.script.path.parent.glob("*.py")}
+    # A missing module of the skill's own folder is no package that the header could declare.
     if package and package not in siblings:
         declared = _list_declared(call)
         return ScriptFailed("execution_failed", describe_missing_package(package, script=name, declared=declared))

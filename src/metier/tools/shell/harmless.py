@@ -174,6 +174,7 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> CommandTables | No
     """Find the tables of a command by its longest name. `program` replaces the first word if it is given."""
     words = [program or argv[0], *argv[1:]]
     if words[0] == "[":
+        # `[` is `test` with a closing bracket as its last argument.
         words = ["test", *words[1:-1]] if words[-1] == "]" else words
     elif words[0] == "git":
         words = ["git", *_skip(words[1:], _GIT)]
@@ -197,6 +198,7 @@ def is_unclear(argv: Sequence[str]) -> bool:
     """Return True if the command may start a program that its words don't name, according to the tables."""
     written = argv[0]
     folder, _, name = written.rpartition("/")
+    # In another folder, a program of a known name may be any program.
     if folder and folder not in _SYSTEM_FOLDERS:
         return True
     if name in _PLAIN_PROGRAMS:

@@ -119,6 +119,7 @@ _PATTERN = r"(?:[*?]|\[[!^]?[A-Za-z0-9_.]+(?:-[A-Za-z0-9_.]+)?\])"
 _NAMES = "|".join(KNOWN_VARIABLES)
 _VARIABLE = rf"(?:\$(?:{_NAMES})(?![A-Za-z0-9_\[])|\$\{{(?:{_NAMES})\}})"
 _SINGLE = r"'[\t\n\x20-\x26\x28-\x7e]*'"
+# All characters but the quote, `$`, the backslash and the backtick, which bash interprets in double quotes.
 _DOUBLE = rf'"(?:[\t\n\x20\x21\x23\x25-\x5b\x5d-\x5f\x61-\x7e]|{_VARIABLE})*"'
 _END = r"(?=[ \t;|&]|\Z)"
 _TOKEN = re.compile(
@@ -226,6 +227,7 @@ def quote_word(word: str) -> str:
         return _quote_open(split_marks(word))
     if _PLAIN_WORD.fullmatch(word):
         return word
+    # Nothing escapes a single quote inside single quotes, so it stands between double quotes.
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 

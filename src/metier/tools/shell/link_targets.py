@@ -26,6 +26,7 @@ _QUIET_GIT = frozenset({
 """Git commands that do not enter the working trees of submodules."""
 _IGNORE = re.compile(rb"(?i)\bignore\b")
 _HARMLESS_IGNORE = re.compile(rb"(?im)^[ \t]*ignore[ \t]*=[ \t]*(?:dirty|all)[ \t\r]*$")
+# The mode of a submodule in Git's index.
 _GITLINK_MODE = (0o160000).to_bytes(4, "big")
 _ENV = re.compile(rb"#![ \t]*/(?:usr/)?bin/env[ \t]+(?:-S[ \t]+)?([A-Za-z0-9_.+-]+)")
 """The first line of a script whose interpreter is searched in PATH."""
@@ -143,6 +144,7 @@ def _has_submodules(git: str) -> bool:
         if os.path.isfile(git):  # noqa: PTH113
             with open(git, encoding="utf-8") as stream:  # noqa: PTH123
                 git = os.path.join(os.path.dirname(git), stream.read().removeprefix("gitdir:").strip())  # noqa: PTH118, PTH120
+        # A split index keeps most of its entries in a second file.
         indexes = [
             entry.path for entry in os.scandir(git) if entry.name == "index" or entry.name.startswith("sharedindex.")
         ]

@@ -23,6 +23,9 @@ A table allows only the arguments that it lists. Its words:
     :single      long options have one dash;  :grouping  `(`, `)` and `!` may occur between them
 """
 
+# Left out on purpose: options that write files (`sort -o`, `tree -o`), start programs (`find -exec`, `rg --pre`, `git
+# grep -O`, `sort --compress-program`) or act (`find -delete`, `date -s`). `diff -r` follows links, so it is allowed
+# only with `--no-dereference`.
 TABLES = """
 cd = :paths :most=1
 env = :none

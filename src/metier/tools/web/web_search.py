@@ -212,6 +212,7 @@ def _read_items(items: Iterable[object]) -> list[SearchHit]:
 def _find_list(value: object, depth: int = 0) -> list[object] | None:
     if isinstance(value, list):
         return cast("list[object]", value)
+    # Brave nests its list: `{"web": {"results": […]}}`.
     if not isinstance(value, dict) or depth > 2:
         return None
     fields = cast("Mapping[str, object]", value)
