@@ -1,7 +1,6 @@
 """`agent doctor`: diagnose the installation, API keys and features, and suggest next steps."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from msgspec import to_builtins
 
 from metier.cli.shared.command_options import AsJson, Config
 from metier.cli.shared.context import current_file, current_settings, current_workspace, home_folder
-from metier.cli.shared.output import write_json, write_text
+from metier.cli.shared.output import warn_line, write_json, write_text
 from metier.definitions.files.user_folders import get_cache_folder
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError, UsageError
@@ -45,7 +44,7 @@ def doctor(
         return exit_code
     write_text(render(findings, settings_file=current_file(config)))
     for warning in warnings:
-        sys.stderr.write(f"{warning.render()}\n")
+        warn_line(warning.render())
     return exit_code
 
 

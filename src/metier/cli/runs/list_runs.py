@@ -1,6 +1,5 @@
 """`agent runs list`: list runs from the index, without importing the engine."""
 
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 
 from metier.cli.shared.command_options import AsJson, Config, build_group, get_server_url
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.output import JsonList, write_line
+from metier.cli.shared.output import JsonList, warn_line, write_line
 from metier.definitions.reader import join_words
 from metier.errors import UsageError
 from metier.ids import CHILD
@@ -59,7 +58,7 @@ def list_runs(
     if shown is not None:
         shown.close()
     elif not count:
-        sys.stderr.write("No runs yet\n")
+        warn_line("No runs yet")
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from metier.cli.shared.command_options import AsJson
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.decision import Decision, ask_at_terminal, say
+from metier.cli.skill.decision import Decision, ask_at_terminal
 from metier.cli.skill.view import safe
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.nearest import find_nearest
@@ -245,13 +245,13 @@ class _Adding(Struct, frozen=True):
     def _offer_needed(self, lack: Lack, outcome: Outcome) -> None:
         needing = f"{outcome.proposal.name} names the skill {lack.name!r}, which {lack.reason}"
         if lack.reason != ABSENT:
-            say(f"{needing}. {lack.hint}")
+            warn_line(f"{needing}. {lack.hint}")
             return
         offer = _find_neighbour(self.installer, outcome, lack.name)
         if offer is None:
-            say(f"{needing}; add it too, or the skill cannot be used")
+            warn_line(f"{needing}; add it too, or the skill cannot be used")
             return
-        say(f"{needing}; the same collection has it")
+        warn_line(f"{needing}; the same collection has it")
         self.add_offers([offer])
 
 
@@ -270,7 +270,7 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
     """Let the user choose by number or name; other words filter the list."""
     shown = list(collection.offers)
     for line in _list_lines(shown):
-        say(line)
+        warn_line(line)
     while True:
         reply = ask_at_terminal("Choose skills (comma-separated numbers or names, search words, or `all`): ")
         if reply is None:
@@ -284,10 +284,10 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
             return picked
         words = reply.split()
         found = [offer for offer in collection.offers if all(word in _searched(offer) for word in words)]
-        say("" if found else f"No skill matches {reply!r}")
+        warn_line("" if found else f"No skill matches {reply!r}")
         shown = found or list(collection.offers)
         for line in _list_lines(shown):
-            say(line)
+            warn_line(line)
 
 
 def _read_choice(reply: str, shown: Sequence[Offer]) -> list[Offer]:
@@ -343,16 +343,16 @@ def announce(outcome: Outcome) -> None:
     name, entry = outcome.proposal.name, outcome.entry
     match outcome.status:
         case "declined":
-            say("Nothing changed")
+            warn_line("Nothing changed")
         case "unchanged":
-            say(f"{name} is up to date")
+            warn_line(f"{name} is up to date")
         case "installed" | "updated":
             trust_word = "trusted" if entry and entry.trusted else "not trusted"
-            say(f"{outcome.status.capitalize()} {name}, {trust_word}")
+            warn_line(f"{outcome.status.capitalize()} {name}, {trust_word}")
             if not (entry and entry.trusted):
-                say(f"To trust it: agent skills trust {canonical_name(name)}")
-            say(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
-            say(f"Or in the settings: agent skills enable {canonical_name(name)}")
+                warn_line(f"To trust it: agent skills trust {canonical_name(name)}")
+            warn_line(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
+            warn_line(f"Or in the settings: agent skills enable {canonical_name(name)}")
 
 
 def finish(outcomes: list[Outcome], *, is_json: bool, is_list: bool) -> None:

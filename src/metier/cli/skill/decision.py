@@ -6,6 +6,7 @@ import sys
 from msgspec import Struct
 
 from metier.cli.shared.context import is_at_terminal
+from metier.cli.shared.output import warn_line
 from metier.cli.skill.view import render_proposal
 from metier.errors import UsageError
 from metier.skills.install.operations import Answer, Proposal
@@ -24,7 +25,7 @@ class Decision(Struct, frozen=True):
     def answer(self, proposal: Proposal) -> Answer:
         """Show the report on stderr, then return the flag's answer or the user's."""
         for line in render_proposal(proposal):
-            say(line)
+            warn_line(line)
         if self.flag is not None:
             return self.flag
         _check_terminal("Review the report above, then pass --yes to install and trust, or --no-trust")
@@ -44,10 +45,6 @@ def decide_interactively(question: str, *, flag: str) -> bool:
 def ask_at_terminal(prompt: str) -> str | None:
     """Ask at the terminal and return the reply in lower case; None without a terminal."""
     return _ask(prompt) if is_at_terminal() else None
-
-
-def say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 def _ask(prompt: str) -> str:

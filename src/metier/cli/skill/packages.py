@@ -24,7 +24,7 @@ from metier.cli.skill.add import (
     open_installer,
     open_roots,
 )
-from metier.cli.skill.decision import Decision, decide_interactively, say
+from metier.cli.skill.decision import Decision, decide_interactively
 from metier.cli.skill.skill_status import get_package
 from metier.cli.skill.view import render_report, render_verification
 from metier.cli.skill.workspace_skills import open_places
@@ -97,10 +97,10 @@ def remove(
     entry = get_entry(read_registry(installer.home), name)
     folder = installer.home.folder_of(entry)
     if not yes and not decide_interactively(f"Delete {folder}?", flag="--yes"):
-        say("Nothing changed")
+        warn_line("Nothing changed")
         raise typer.Exit(1)
     installer.remove(name)
-    say(f"Removed {entry.name}")
+    warn_line(f"Removed {entry.name}")
     if as_json:
         write_json({"status": "removed", "name": entry.name, "path": str(folder)})
 
@@ -115,12 +115,12 @@ def trust(
     package = get_package(roots, name)
     digest = digest_tree(package.folder)
     for line in render_report(build_report(package.definition, digest)):
-        say(line)
+        warn_line(line)
     if not yes and not decide_interactively(f"Trust {package.definition.name}?", flag="--yes"):
-        say("Nothing changed")
+        warn_line("Nothing changed")
         raise typer.Exit(1)
     entry = trust_package(roots.home, package, digest=digest, clock=SystemClock())
-    say(f"Trusted {entry.name}, tree {digest.tree}")
+    warn_line(f"Trusted {entry.name}, tree {digest.tree}")
     if as_json:
         write_json({"status": "trusted", "name": entry.name, "tree": digest.tree})
 
@@ -130,7 +130,7 @@ def untrust(name: Annotated[str, typer.Argument(help="Skill name.")], as_json: A
     roots = open_places(None).roots
     package = get_package(roots, name)
     untrust_package(roots.home, package)
-    say(f"{package.definition.name} is no longer trusted")
+    warn_line(f"{package.definition.name} is no longer trusted")
     if as_json:
         write_json({"status": "untrusted", "name": package.definition.name})
 
@@ -166,11 +166,11 @@ def lock(
         write_text(render_lock(current))
     if check:
         if load_lock(current_workspace()) != current:
-            say(f"{FILE_NAME} is outdated; update it with `agent skills lock`")
+            warn_line(f"{FILE_NAME} is outdated; update it with `agent skills lock`")
             raise typer.Exit(1)
         return
     write_lock(current_workspace(), current)
-    say(f"Wrote {FILE_NAME} with {format_count(len(current.skills), 'skill')}")
+    warn_line(f"Wrote {FILE_NAME} with {format_count(len(current.skills), 'skill')}")
 
 
 def create(
@@ -184,7 +184,7 @@ def create(
     folder = create_skill(path, name=name)
     if was_empty and folder.resolve().is_relative_to(current_workspace().resolve()):
         trust_new_folder(current_workspace())
-    say(f"Wrote {folder}; edit {folder / 'SKILL.md'}")
+    warn_line(f"Wrote {folder}; edit {folder / 'SKILL.md'}")
     if as_json:
         write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})
 
