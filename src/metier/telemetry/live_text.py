@@ -91,6 +91,7 @@ class LiveText:
         found += [match.start() for match in self._list_recent_words()]
         cut = max(min(*found, self._get_key()), self._shown)
         for span in reversed(spans):
+            # A secret at the end of the text may continue in the next chunk.
             if span.start < cut < span.end or span.end == len(window):
                 cut = min(cut, max(span.start, self._shown))
         return cut

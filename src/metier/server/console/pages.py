@@ -50,6 +50,7 @@ def mount(app: FastAPI, state: ServerState) -> Lifespan:
     app.mount("/static", StaticFiles(directory=STATIC))
     for path in _DECISIONS:
         state.access.allow_writes(path, "approver")
+    # A view belongs to its user and changes no run.
     state.access.allow_writes(r"/runs/views(/remove)?", "viewer")
 
     @asynccontextmanager
@@ -63,4 +64,5 @@ def mount(app: FastAPI, state: ServerState) -> Lifespan:
 
 
 async def _send_style() -> Response:
+    # `no-cache` lets browsers keep the file, but makes them ask for a newer one.
     return FileResponse(STYLE_FILE, media_type="text/css", headers={"cache-control": "no-cache"})

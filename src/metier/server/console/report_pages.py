@@ -224,6 +224,7 @@ class ListedDecision(Struct, frozen=True, kw_only=True):
 async def show_audit(page: Here, by: str = "", status: str = "", before: int = 0) -> Response:
     runtime = page.state.runtime
     wanted = status if status in STATUSES else ""
+    # One more than is shown tells whether another page follows.
     rows = await runtime.store.list_decisions(decided_by=by[:200], status=wanted, before=before, limit=PAGE + 1)
     redactor = build_host_redactor(runtime.host)
     address = urlencode({name: value for name, value in (("by", by), ("status", wanted)) if value})

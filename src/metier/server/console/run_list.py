@@ -326,6 +326,7 @@ async def _render_list(page: Page, template: str) -> Response:
 async def save_this_view(page: Here) -> Response:
     """Save the current filter under a name. Only the user sees it."""
     form = await page.read_form()
+    # Parsed and written again, so that a view contains nothing but known filters.
     wanted = parse_filter(dict(parse_qsl(form.get("address", ""))), now=page.state.host.clock.now())
     view = SavedView(name=" ".join(form.get("name", "").split()), address=wanted.address)
     await save_view(page.state.runtime.store.contexts, page.user.name, view)

@@ -67,6 +67,7 @@ def _list_all(text: str, old: str) -> list[int]:
     place = text.find(old)
     while place >= 0:
         places.append(place)
+        # Places do not overlap, as in `str.replace`.
         place = text.find(old, place + len(old))
     return places
 

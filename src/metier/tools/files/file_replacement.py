@@ -176,6 +176,7 @@ def _check_unchanged(target: Target) -> None:
 
 
 def _identity(status: os.stat_result | None) -> tuple[int, ...]:
+    # The inode tells a replaced file; size and time tell one that was written in place.
     return () if status is None else (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
