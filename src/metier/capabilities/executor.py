@@ -79,6 +79,7 @@ async def _run(turn: Turn, environ: Mapping[str, str]) -> Outcome:
         spool=turn.spool,
     )
     limit = turn.contract.timeout_seconds
+    # A caller can shorten the time that the contract gives the skill, but not extend it.
     limit = limit if turn.timeout_seconds is None else min(limit, turn.timeout_seconds)
     runner = ScriptRunner(
         environments=default_environments(environ, workspace=turn.workspace),
@@ -105,6 +106,7 @@ def _parse(outcome: Outcome) -> JsonValue:
         raise ScriptFailed("execution_failed", f"The script failed with exit code {outcome.exit_code}: {tail}")
     try:
         value: JsonValue = json.loads(outcome.stdout.text)
+    # Too deeply nested JSON raises RecursionError, and a script prints what it likes.
     except (ValueError, RecursionError) as error:
         raise ScriptFailed("parse_error", "The script did not print JSON") from error
     return value
@@ -177,6 +179,7 @@ class SkillExecutor:
             return _as_result(build_failure("invalid_input", message, state=TaskState.BLOCKED))
         turn = self.build_turn(found, inputs, context_id=correlation_id)
         response = (await self.attempt(turn, self.open_questions(found.contract))).response
+        # Nothing of the turn is stored, so there is no conversation that an answer could continue.
         if response.state.is_resumable:
             message = f"Skill {found.contract.skill!r} needs another turn ({response.state.value}): {response.message}"
             response = build_failure("needs_another_turn", message, state=TaskState.BLOCKED)

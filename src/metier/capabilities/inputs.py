@@ -149,6 +149,7 @@ def build_input_schema(contract: SkillContract) -> Schema:
     }
     for known in (contract.input_request_jsonschema, contract.input_schema):
         found = known.get("properties") if known else None
+        # A full schema replaces a field of the same name, because it says more about the value.
         properties |= found if isinstance(found, dict) else {}
     return {"type": "object", "properties": properties}
 
@@ -161,6 +162,7 @@ def _get_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> "list[Va
     from metier.tools.schema_validator import BoundedValidator
 
     found = BoundedValidator(schema).list_errors(inputs, most=_MAX_FOUND, steps=MAX_STEPS)
+    # The check took too many steps: inputs that could not be checked are not passed on.
     if found.failure:
         return [ValidationError(found.failure)]
     return sorted(found.errors, key=lambda error: (list(map(str, error.absolute_path)), error.message))

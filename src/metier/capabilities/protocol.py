@@ -242,6 +242,7 @@ class SkillAnswer(Value):
     @model_validator(mode="before")
     @classmethod
     def _split_artifacts(cls, value: JsonValue) -> JsonValue:
+        # Authors give either the texts or the paths under one name. Split, so that each field has one type.
         if not isinstance(value, dict) or not isinstance(value.get("artifacts"), list):
             return value
         return {**value, "artifacts": {}, "written": value["artifacts"]}

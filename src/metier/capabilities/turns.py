@@ -218,7 +218,9 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
             NewFact(bucket=INPUTS, key=VALUES, value=inputs),
         )
         end = TurnEnd(
+            # A later question only changes the inputs: skill, chain and ceiling stay those of the first turn.
             facts=facts if turn.is_new else facts[-1:],
+            # A new conversation in the same context must not see what the previous one stored.
             forgotten=conversation.own_facts if turn.is_new else (),
             kind=MessageType.INPUT_REQUEST,
             payload=wanted.model_dump(mode="json"),
@@ -256,6 +258,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
         kind, payload = _build_event(response)
         end = TurnEnd(
             facts=(*(facts or ()), *_build_outputs(response)),
+            # Advice is stored only for a repetition of the turn, which must not pay for the same question twice.
             forgotten=tuple((ADVICE, key) for key in await self._list_advice()),
             kind=kind,
             payload=payload,
@@ -326,6 +329,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
                 inputs=inputs if isinstance(inputs, dict) else {},
                 context_id=str(child["context_id"]),
                 parent_context_id=conversation.state.context_id,
+                # The same again when the turn is repeated after a crash, so the child recognizes the message.
                 message_id=f"from:{conversation.state.version}",
                 chain=(*lineage.chain, self.found.contract.skill),
                 ceiling=compute_ceiling(lineage, self.found.contract),

@@ -155,6 +155,7 @@ class Decoder:
         return build_step(name, arguments, call_id=call.id)
 
     def _describe_argument_error(self, tool: str, arguments: dict[str, JsonValue]) -> str:
+        # Built when needed, because a reply calls few of the offered tools.
         if tool not in self._checks:
             self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
         wrong = self._checks[tool].describe_errors(arguments)
@@ -263,6 +264,7 @@ def _is_meant_as_decision(text: str, found: dict[str, JsonValue] | NotJson) -> b
     """Return True for text with the keys of a decision. Even if it is invalid, it must not become the run's result."""
     if isinstance(found, NotJson):
         return _BROKEN_DECISION.match(text) is not None
+    # A result may also have a key `selected_skill`. Keys that no decision has then show that it is data.
     return "planned_actions" in found or ("selected_skill" in found and found.keys() <= DECISION_KEYS)
 
 
@@ -270,10 +272,12 @@ def _find_finish(found: dict[str, JsonValue] | NotJson) -> dict[str, JsonValue] 
     """Find the parameters of a `finish` that isn't part of a decision: an action, a call, or only its `params`."""
     if isinstance(found, NotJson):
         return None
+    # The form of OpenAI's tool calls, whose `arguments` are JSON in a string.
     call = found.get("function")
     if isinstance(call, dict):
         found = call
     if all(found.get(key) != "finish" for key in ("type", "name", "tool", "action")):
+        # Only an object with nothing else in it: any other one may be the result itself.
         given = found.get("params")
         return given if found.keys() == {"params"} and isinstance(given, dict) and given.keys() == {"result"} else None
     given = next((found[key] for key in ("params", "arguments", "parameters") if key in found), None)
@@ -300,6 +304,7 @@ def _is_second(step: ActionStep, accepted: list[ActionStep]) -> bool:
 
 def _finish_last(steps: list[ActionStep]) -> tuple[list[ActionStep], list[RejectedCall]]:
     """Move questions and `finish` after all other actions. A run that asks a question can't finish in the same turn."""
+    # Sorting is stable, so the other actions keep the order in which the model wrote them.
     ordered = sorted(steps, key=lambda step: LAST.get(step.type, 0))
     if any(step.type == "ask_user" for step in ordered) and ordered[-1].type == "finish":
         message = "A question is open; finish after its answer"

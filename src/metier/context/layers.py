@@ -242,6 +242,7 @@ def without_native_calls(exchange: Exchange) -> Exchange:
         Message(role="user", parts=tuple(rendered for part in message.parts for rendered in _render_result(part)))
         for message in exchange.results
     )
+    # Vendors refuse messages without content.
     reply = Message(role="assistant", parts=(*texts, *called) or (TextPart(text="(nothing)"),))
     return replace(exchange, reply=reply, results=results)
 
@@ -258,6 +259,7 @@ def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) ->
         "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools).encode()
     )
     for block in system:
+        # The zero byte separates blocks: text that moves from one to the next changes the hash.
         digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()[:16]
 

@@ -25,6 +25,7 @@ class Segment(Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> bytes:
+        # The JSON of a model can contain half of a surrogate pair, which plain UTF-8 refuses.
         return self.text.encode("utf-8", "surrogatepass")
 
 

@@ -66,6 +66,7 @@ class RefuseStep(Struct, frozen=True):
 class AskApproval(Struct, frozen=True):
     step_id: str
     reason: str
+    # Asked for together, so that the run pauses once for all of them.
     also: tuple[tuple[str, str], ...] = ()
     """Later steps of the same reply that need an approval too, each with the reason."""
 

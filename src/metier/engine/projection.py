@@ -245,6 +245,7 @@ def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: Ru
 
 def _project_disclosure(entry: ContextDisclosed) -> list[events.Payload]:
     payloads: list[events.Payload] = []
+    # In a dict the last value of a key remains: reversed, that is the first piece. The loop restores the order.
     first_of_group = {(piece.skill, piece.stage): piece for piece in reversed(entry.pieces)}
     for first in reversed(first_of_group.values()):
         files = tuple(p.file for p in entry.pieces if (p.skill, p.stage) == (first.skill, first.stage))
@@ -414,6 +415,7 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[events.Paylo
 def _project_answered(entry: DoubtResolved, state: RunState) -> list[events.Payload]:
     """Project the step's result if the user's answer determines it."""
     step = _find_step(state, entry.step_id)
+    # A retried step will have a result of its own.
     is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
     return _project_finished(step.finished, state) if is_result and step and step.finished else []
 
@@ -425,6 +427,7 @@ def _excerpt(entry: StepFinished) -> _Excerpt:
     text = "\n".join(line[:EXCERPT_WIDTH] for line in shown)
     changed = entry.diff.splitlines() if entry.diff is not None else []
     diff = None if entry.diff is None else "\n".join(line[:EXCERPT_WIDTH] for line in changed[:DIFF_LINES])
+    # All lines are counted, so that a view can say how many are not shown.
     return {"excerpt": text, "output_lines": len(lines), "diff": diff, "diff_lines": len(changed)}
 
 

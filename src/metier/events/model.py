@@ -44,6 +44,7 @@ class LlmRequestMeta(StoredValue, frozen=True, kw_only=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    # None without a known price: zero would say that the request was free.
     cost_usd: float | None = None
 
 

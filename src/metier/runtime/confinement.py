@@ -26,6 +26,7 @@ async def open_confinement(host: Host) -> Confinement:
                 "Profile 'strict' needs a sandbox, and sandbox.use is 'off'", hint="Set sandbox.use to 'auto'"
             )
         return limit_only(host.settings.sandbox)
+    # In a thread, because the first trial of a level starts programs.
     trial = await anyio.to_thread.run_sync(get_host_level, host)
     if not trial.works:
         if requires_sandbox(host):

@@ -166,6 +166,7 @@ def _examine_resume_key(environ: Mapping[str, str]) -> Finding:
 def examine_difference(seconds: float, *, doubt: float) -> Finding:
     how = "ahead of" if seconds >= 0 else "behind"
     detail = f"the server is {abs(seconds):.2f} s {how} this machine (± {doubt:.2f} s)"
+    # The time that the answer took limits how exactly the clocks can be compared.
     if abs(seconds) <= MAX_APART_SECONDS + doubt:
         return Finding(area="store", name="clock", state="ok", detail=detail)
     hint = (
@@ -229,6 +230,7 @@ def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterato
         told = f"{variable} {'set' if key_is_set else 'not set'}"
         missing = ""
         address = options.base_url or environ.get(BASE_URL_VARIABLES[name], "")
+        # Servers other than the vendor's that speak OpenAI's protocol often need no key.
         if not key_is_set and not (name == "openai" and address):
             missing = f'Set the key: export {variable}="…"'
         if address and not _answers(address):
@@ -400,6 +402,7 @@ def _embeddings(state: State, detail: str, hint: str = "") -> Finding:
 
 def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:
     runs = cwd / settings.logging.jsonl_dir
+    # The first run makes the folder, which the nearest folder above must allow.
     nearest = next(folder for folder in (runs, *runs.parents) if folder.exists())
     writable = os.access(nearest, os.W_OK) and nearest.is_dir()
     hint = "" if writable else "Change to a folder you may write to, or set logging.jsonl_dir"

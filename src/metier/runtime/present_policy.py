@@ -138,9 +138,11 @@ def list_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
     for entry in entries:
         step_id = getattr(entry, "step_id", "")
         was = _find_decision(entry, state)
+        # The first decision counts: the start of an approved call would look like a call that was allowed.
         if was is not None and step_id not in found:
             action = state.step(step_id).action
             found[step_id] = PastCall(step_id=step_id, action=action, skill=state.skill, was=was)
+        # Only now, because the decision was made in the state before its entry.
         apply(state, entry)
     return list(found.values())
 

@@ -82,7 +82,9 @@ async def check_candidate(
     provider = open_provider(choice, load_facts(), environment=environ)
     try:
         return await provider.list_models(seconds=seconds) if isinstance(provider, ListsModels) else ()
+    # The server cannot list models. A refused key raises another error.
     except (NotFound, BadRequest, ReplyBroken):
+        # A server at another address need not have the vendor's models.
         if not (model := DEFAULT_MODELS.get(candidate.provider, "")) or candidate.base_url:
             raise
         await provider.reply(_build_smallest_request(model))
@@ -174,6 +176,7 @@ async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
     async def probe(label: str, address: str) -> None:
         server = Candidate(provider="openai", label=label, readiness="server", detail="", base_url=address)
         try:
+            # Without the environment: an unknown program that listens on the port must not get a key.
             models = await check_candidate(server, {}, seconds=PROBE_SECONDS)
         except MetierError:
             return  # the port is closed, or another program uses it
@@ -208,4 +211,5 @@ def _build_smallest_request(model: str) -> ModelRequest:
 
 def _shorten(address: str) -> str:
     parts = urlsplit(address)
+    # The part before the @ may have a password.
     return parts.netloc.rpartition("@")[2] or address

@@ -99,6 +99,7 @@ def _build_document(status: RunStatus, *, folder: Path, exit_code: int) -> Docum
         "run_id": state.run_id,
         "status": state.status,
         "exit_code": exit_code,
+        # The result of a dry run is its plan, which has a key of its own.
         "result": state.result if plan is None else "",
         **({} if plan is None else {"plan": plan}),
         "reason": status.reason,

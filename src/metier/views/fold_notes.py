@@ -66,6 +66,7 @@ def build_note(payload: Payload, view: RunView) -> NoteView | None:
     """Build the note of an event; None if it has none."""
     words = NOTES.get(type(payload))
     level, said = (words[0], words[1](payload)) if words is not None else _read_wording(payload)
+    # A note is one line; a message from outside must not add lines that look like other notes.
     text = " ".join(said.split())
     return NoteView(turn=view.turn, level=level, text=sanitize_line(text)) if text else None
 
@@ -139,6 +140,7 @@ def _describe_hooks(payload: HooksRan) -> str:
 
 def _describe_resumed(payload: RunResumed) -> str:
     """Leave out decided steps and ended child runs, which are shown themselves."""
+    # By its words, because the event has the reason only as a sentence.
     is_shown = payload.reason.startswith(("Approval ", "Approvals ", "Run child-"))
     return "" if is_shown else f"resumed: {payload.reason}"
 

@@ -146,6 +146,7 @@ def _list_spans(view: RunView, origin: datetime | None, now: float) -> Iterator[
         yield _Span(start, now if call.state == "running" else start + call.latency_ms / 1000)
     for step in view.steps:
         start = _seconds(step.started_at, origin)
+        # Not the step of a child run: the child's own work counts, so that its waits are shown as idle time.
         if step.kind != "child":
             yield _Span(start, now if step.state == "running" else start + step.duration_ms / 1000)
     for child in view.children:
@@ -177,6 +178,7 @@ def _list_rows(view: RunView, scale: _Scale, *, origin: datetime | None, depth: 
 def _nest(child: RunView, scale: _Scale, *, origin: datetime | None, turn: int, depth: int) -> Iterator[Row]:
     """List the row of a child run and its own rows, all in the turn of the parent."""
     start = _seconds(child.started_at, origin)
+    # A child has no duration before it ends.
     seconds = child.duration_ms / 1000 or max(0.0, _seconds(child.updated_at, origin) - start)
     at, width = scale.bar(start, seconds)
     yield Row(kind="child", turn=turn, key=child.run_id, at=at, width=width, seconds=seconds, child=child, depth=depth)

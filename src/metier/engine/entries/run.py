@@ -23,6 +23,7 @@ class RunWorktree(StoredValue, frozen=True, kw_only=True):
     """Commit and changes at its creation."""
 
 
+# A started run keeps its version: with other rules, a resume would build other requests than the journal has.
 CALL_RULES = 4
 """Version 2 accepts short names of toolset tools, native calls in JSON mode and two names of some arguments
 (`skill` and `skill_name`), and refuses every call in JSON.
@@ -65,6 +66,7 @@ class RunStarted(JournalEntry, frozen=True, kw_only=True, tag="run_started"):
     """Signature with the store's secret; not in archives. Without it the run is foreign."""
     hooks: Annotated[tuple[HookCommand, ...], OmitDefault()] = ()
     """Hooks of the run, as they were at its start."""
+    # Recorded, because a run that is resumed on another day must send the same bytes.
     environment: str = ""
     """Date, system and folder at the start of the run, as the model reads them."""
     started_at: str = ""
@@ -105,6 +107,7 @@ class RunAdopted(JournalEntry, frozen=True, kw_only=True, tag="run_adopted"):
 
 
 class RunPaused(TimedEntry, frozen=True, kw_only=True, tag="run_paused"):
+    # Journals have these words: one may be added, none removed.
     pause: Literal[
         "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code",
         "limit",

@@ -37,8 +37,10 @@ class StepStarted(TimedEntry, frozen=True, kw_only=True, tag="step_started"):
 
     step_id: str
     attempt: int = 1
+    # Not only in the decision, because a user or a hook may have edited the call since.
     action: ActionStep
     effect: Effect
+    # In the intent, so that a repetition after a crash uses the same key.
     idempotency_key: str
     verdict: str = ""
     """Policy decision; `ask` if a user then approved it."""

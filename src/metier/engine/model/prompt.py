@@ -268,6 +268,7 @@ def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
     if state.repair is None or state.reply is None:
         return ()
     text = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()
+    # Only its text: vendors expect a result for every call, and the calls of this reply were never run.
     reply = Message(role="assistant", parts=(TextPart(text=text or "(nothing)"),))
     request = repair_request(_undecodable(state.repair), is_json=bool(state.is_json))
     return (Exchange(reply=reply, results=(user(request),)),)

@@ -134,6 +134,7 @@ def _open_by_agent(host: Host, policy_file: bytes | None) -> Callable[[str, Prof
     """Build one policy for each agent and profile of past runs. A missing agent counts as the built-in one."""
     there = list_definitions(host.workspace, "agent")
 
+    # Building a policy reads files, and many runs share a few agents and profiles.
     @cache
     def build(agent: str, profile: Profile) -> RulePolicy:
         return build_present_policy(

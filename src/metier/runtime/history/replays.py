@@ -78,6 +78,7 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     report = await replay_entries(
         run_id, entries, host=runtime.host, store=runtime.store, with_current_files=with_current_files
     )
+    # The definitions of another workspace say nothing about what changed since.
     if started.workspace != str(runtime.host.workspace):
         return report
     run = await restore_run(runtime.host, runtime.store, folder=runtime.folder(run_id), started=started)

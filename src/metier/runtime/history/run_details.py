@@ -52,6 +52,7 @@ async def list_artifacts(
     """List the last state of each file, in the order in which they were first written."""
     entries = await read_entries_of(runtime.store, run_id, StepFinished) if entries is None else entries
     roots = (runtime.folder(run_id), runtime.host.workspace)
+    # A dict keeps the place of the first write and the value of the last one.
     found = {artifact.file: artifact for artifact in _find(entries, roots)}
     return tuple(found.values())[:_MAX_ARTIFACTS]
 
@@ -82,7 +83,9 @@ def _find(entries: Sequence[Entry], roots: Sequence[Path]) -> Iterator[Artifact]
     for step_id, noted in ((step.step_id, noted) for step in finished for noted in step.artifacts):
         given, size = Path(str(noted.get("path", ""))), noted.get("bytes")
         file = given if given.is_absolute() else roots[-1] / given
+        # The first root counts: the folder of the run usually is inside of the workspace.
         root = next((each for each in roots if file.is_relative_to(each)), None)
+        # `is_relative_to` compares names only, so `..` could lead out of the root.
         if root is not None and ".." not in file.parts:
             yield Artifact(
                 name=file.relative_to(root).as_posix(),
@@ -176,6 +179,7 @@ def build_moment(run_id: str, entries: Sequence[Entry], number: int, *, clean: C
     state = RunState(run_id)
     for entry in entries[: number - 1]:
         apply(state, entry)
+    # As text, because `apply` changes the state in place.
     before = dict(_describe(state))
     last = entries[number - 1]
     apply(state, last)
@@ -192,6 +196,7 @@ def build_moment(run_id: str, entries: Sequence[Entry], number: int, *, clean: C
 
 
 def _compare(before: dict[str, str], after: dict[str, str], *, clean: Clean) -> Iterator[Fact]:
+    # With the names of before, so that a value that is gone is shown too.
     names = list(dict.fromkeys((*after, *before)))
     for name in names:
         old, new = before.get(name, ""), after.get(name, "")

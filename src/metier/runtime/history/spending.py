@@ -61,6 +61,7 @@ async def read_spending(
 async def record_old_runs(runtime: Runtime) -> int:
     """Record the usage of ended runs that earlier versions drove or that were imported. Returns the number of runs."""
     count = 0
+    # It ends, because each run of a page is recorded and does not come again.
     while run_ids := await runtime.store.usage.list_unrecorded(limit=_PAGE):
         for run_id in run_ids:
             try:
@@ -116,6 +117,7 @@ def parse_since(text: str, *, now: datetime) -> datetime:
         raise UsageError(
             f"{text!r} is not a duration or a date", hint="Use 24h, 7d, 4w, or a date such as 2026-01-31"
         ) from error
+    # A user who writes no zone means local time.
     return moment if moment.tzinfo else moment.astimezone()
 
 

@@ -114,6 +114,7 @@ async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
     pending = find_open_undo(_keep_here(runtime, run_id, await read_entries(runtime.store, run_id)))
     if pending is not None:
         wanted = [Restoration(path=each.path, expected=each.before, target=each.after) for each in pending.changes]
+        # Files that the interrupted undo had restored are found to be done, and are not written again.
         files = [await _plan_file(runtime, each, is_certain=True) for each in wanted]
         return UndoPlan(run_id=run_id, to=pending.to_step, files=tuple(files), open_undo=pending)
     effects = select(await read_effects(runtime, run_id, only_here=True), to)
@@ -255,6 +256,7 @@ async def _read(runtime: Runtime, state: FileState | None) -> bytes | None:
         return None
     try:
         return await runtime.store.get_blob(state.sha256)
+    # Reported for this file, so that the others can still be restored.
     except BlobUnknown:
         return None
 

@@ -138,6 +138,7 @@ def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = Mapp
 def _digest_code(package: SkillPackage, pinned: str) -> str:
     try:
         return digest_files(package.folder, instead={package.definition.file.name: pinned} if pinned else {})
+    # No error: it differs from every hash, so a resume asks before it uses the folder.
     except (SkillError, OSError):
         return UNREADABLE
 

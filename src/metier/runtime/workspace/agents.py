@@ -202,6 +202,7 @@ def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: st
     ]
     if problems:
         raise _refuse(agent_id, problems)
+    # Only for a new run: a started one has its model and its profile in its journal.
     return replace(agent, host=_apply(host, agent.definition, model=model))
 
 
@@ -246,6 +247,7 @@ def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
     named = activate_named(found, [name for name in own if name != INHERIT])
     wanted = resolve_list(own, [package.definition.name for package in enabled.packages])
     offered = [package for package in named.packages if host.trust.is_trusted or package.source not in OPT_IN]
+    # By object, because a package may be both enabled and named.
     pool = {id(package): package for package in (*enabled.packages, *offered)}
     chosen = {
         canonical_name(package.definition.name): package
@@ -366,6 +368,7 @@ def _parse_model(name: str, options: ModelOptions) -> ModelName:
 
 
 def _narrow_models(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
+    # An empty list allows every model, so it must not empty the other one.
     if not own or not options.allowed_models:
         return own or options.allowed_models
     return tuple(name for name in own if is_allowed(_parse_model(name, options), options.allowed_models))

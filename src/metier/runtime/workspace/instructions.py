@@ -151,6 +151,7 @@ def _load(workspace: Path, layer: LayerName) -> _Layer | None:
 
 def _check_json(text: str, file: Path) -> None:
     try:
+        # Only a check: the model reads the text as it was written.
         json.loads(text)
     except json.JSONDecodeError as error:
         raise _refuse(file, f"The file is not JSON: {error.msg}", line=error.lineno) from error
@@ -207,6 +208,7 @@ def list_changed_project(host: Host, pins: Mapping[str, str], *, deny: Deny = al
 
 def get_project_problems(host: Host) -> dict[Path, tuple[Problem, ...]]:
     """List the problems of the workspace's instructions, by file."""
+    # Not redacted, because only the problems are used. The user's own file, in `~`, belongs to no workspace.
     files = [file for file in _load_project(host, lambda text: text) if not file.path.startswith("~")]
     return {host.workspace / file.path: file.problems for file in files}
 

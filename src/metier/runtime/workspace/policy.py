@@ -175,8 +175,12 @@ class NewDenials:
         text = read_policy_file(self._workspace)
         if text != self._text:
             scope = read_host(ScopeReader(root=str(self._root)), text, workspace=self._workspace)
+            # Permissive, so that only rules of the file deny here. The run's own policy has already judged the call by
+            # its profile.
             permissive = ProfilePolicy("permissive", self._tools)
             self._policy = RulePolicy(permissive, self._tools, root=str(self._root), scopes=(scope,), is_partial=True)
+            # Last, because reading raises for an invalid file: it is read again at the next call, and denies that one
+            # too.
             self._text = text
         return self._policy
 
@@ -249,6 +253,7 @@ def add_rule(policy: str, rule: str, *, file: str, root: str) -> str:
 
 def _get_condition(tool: str, arguments: dict[str, JsonValue]) -> str:
     match tool:
+        # The whole command: a prefix would also match the command with another one appended.
         case "Bash":
             return f"{{command: {{equals: {_quote(str(arguments.get('command', '')))}}}}}"
         case "WebFetch":
@@ -257,6 +262,7 @@ def _get_condition(tool: str, arguments: dict[str, JsonValue]) -> str:
         case "Write" | "Edit":
             path = PurePosixPath(str(arguments.get("path", "")))
             folder = str(path.parent)
+            # As a prefix, the top folder would allow writing to every file.
             if folder in ("", ".", "/"):
                 return f"{{path: {{equals: {_quote(str(path))}}}}}"
             return f"{{path: {{startsWith: {_quote(folder + '/')}}}}}"
