@@ -146,6 +146,7 @@ class TurnQuestions(Struct):
     async def advise(self, prompt: str, schema: JsonValue) -> Advice:
         wanted = schema if isinstance(schema, dict) else None
         digest = digest_question(prompt, wanted)
+        # Before the limit, because an answer that is stored costs no question.
         if digest in self.known:
             return Advice(value=self.known[digest])
         if self.calls >= MAX_ADVICE_CALLS:
@@ -171,6 +172,7 @@ class TurnQuestions(Struct):
                 return Advice(value=value)
             self.report.append(f"Attempt {attempt + 1}: {'; '.join(problems)}")
             self.fixes += attempt < self.contract.max_fix_iterations
+            # Built from the first prompt, so that it does not grow with every attempt.
             question = f"{prompt}\n\nYour last answer could not be used: {'; '.join(problems)}. Answer again."
         return self._refuse(f"No usable advice in {self.contract.max_fix_iterations + 1} attempts")
 
@@ -195,6 +197,7 @@ def parse_advice(text: str) -> JsonValue | NotJson:
 
 def _check_json(value: JsonValue) -> str:
     try:
+        # Python's parser also accepts NaN and Infinity, which JSON does not have.
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         return f"It is not valid JSON: {error}"

@@ -78,8 +78,10 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
                 if alias.asname:
                     yield alias.asname, alias.name
                 else:
+                    # `import a.b` binds the name `a` only.
                     first = alias.name.partition(".")[0]
                     yield first, first
+        # Relative imports, of a higher level, bring the skill's own modules, which are checked themselves.
         case ast.ImportFrom(module=str(module), names=names, level=0):
             for alias in names:
                 yield alias.asname or alias.name, f"{module}.{alias.name}"
@@ -258,6 +260,7 @@ def _check_network(call: ast.Call, called: str, sessions: dict[str, str]) -> Ite
         hint = f"Write {called.rpartition('.')[2]}(…, timeout=10)"
         message = f"{called} can wait forever: it has no timeout"
         yield _build_problem(code="http_without_timeout", line=call.lineno, message=message, hint=hint)
+    # Unlike requests, httpx has a timeout by default (5 s), so a missing one is only a warning.
     library = called.partition(".")[0]
     if library in ("httpx", "httpx2") and (verb in _VERBS or verb in ("Client", "stream")):
         given = find_keyword(call, "timeout")
@@ -266,6 +269,7 @@ def _check_network(call: ast.Call, called: str, sessions: dict[str, str]) -> Ite
             yield _build_problem(
                 code="http_without_timeout", line=call.lineno, message=message, hint="Write timeout=10"
             )
+        # Not for the calls of a client, which may have been given a timeout.
         elif given is None and owner in ("httpx", "httpx2"):
             message = f"{called} relies on the default timeout"
             yield _build_problem(
@@ -304,6 +308,7 @@ def _check_program(call: ast.Call, called: str) -> Iterator[Problem]:
         yield _build_problem(
             code="background_task", line=call.lineno, message=message, hint="Wait for it: remove the '&'"
         )
+    # The names of Celery's methods. Other objects may have them too, so this is only a warning.
     if called.endswith((".apply_async", ".delay")):
         message = f"{called} queues work that the skill does not wait for"
         yield _build_problem(
@@ -326,6 +331,7 @@ def _list_left_running(tree: ast.Module, names: ImportedNames) -> Iterator[Probl
     """Report threads, pools and programs that a function starts and does not wait for."""
     for _, nodes in list_scopes(tree):
         waited = _list_waited(nodes)
+        # At its end, a `with` statement waits for what it started.
         held = {id(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items}
         variables = _get_variables(nodes)
         for node in nodes:

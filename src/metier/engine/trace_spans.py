@@ -175,6 +175,7 @@ class SpanFold:
         self._started, self._forked_at = entry, entry.forked_at
         parent = TraceParent.parse(entry.trace_parent)
         span_id = build_span_id(self.run_id, RUN)
+        # Whether the trace is sampled was decided where it began.
         self.trace = TraceParent(entry.trace_id, span_id, is_sampled=parent.is_sampled if parent else True)
         self._begin(RUN, _name_run(entry), span_id=span_id, parent_id=parent.span_id if parent else "")
         if self._with_content:
@@ -197,6 +198,7 @@ class SpanFold:
     def _resume(self, entry: RunResumed) -> list[Span]:
         """Return the time in the queue, if a worker takes the run for the first time."""
         self._totals.resumes += 1
+        # The entry right after the start, or after the entries that a fork copied.
         is_first = self._seq == max(1, self._forked_at) + 1
         if entry.reason != TAKEN_BY_WORKER or not is_first or RUN not in self._open:
             return []
@@ -219,7 +221,9 @@ class SpanFold:
         match entry:
             case ModelCallStarted():
                 assert self._started is not None
+                # An open request has no reply because its driver was killed.
                 closed = [self._finish(MODEL, {}, error=INTERRUPTED)] if MODEL in self._open else []
+                # Not counted up, because a repeated request has the number of its turn.
                 self._totals.turns = max(self._totals.turns, entry.turn)
                 self._begin(MODEL, _describe_model_call(self._started, entry), kind="client")
                 return closed
@@ -244,6 +248,7 @@ class SpanFold:
         key = entry.step_id
         match entry:
             case StepStarted():
+                # An open attempt has no result because its driver was killed.
                 closed = [self._finish(key, {}, error=INTERRUPTED)] if key in self._open else []
                 self._begin(key, _describe_step(entry, with_content=self._with_content))
                 return closed

@@ -128,6 +128,7 @@ async def take_answer(
     if waits_for_answer(state) and not entries:
         return False
     reason = state.pause.reason if state.pause else _get_resume_reason(log)
+    # Recorded, so that a replay does not need the file.
     disabled = tuple(sorted(services.read_access()))
     if has_resumed and not entries and state.disabled == frozenset(disabled):
         return True

@@ -122,6 +122,7 @@ class Approvals:
         await self._expire_open(run_id)
         after = 0
         while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
+            # Each journal is read once for all of its approvals on the page.
             asked: dict[str, ApprovalAsked] = {}
             for run in dict.fromkeys(row.run_id for row in rows):
                 asked |= await self._find_asked(run)
@@ -210,6 +211,7 @@ class Approvals:
         """List the decisions about these approvals, given as step by approval ID."""
         rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
         if await self._expire(rows):
+            # Read again: a decision of another process may have come before the expiry, and then it counts.
             return await self.list_decisions(run_id, asking)
         return [_build_entry(row) for row in rows if row.status != "open"]
 

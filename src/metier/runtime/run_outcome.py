@@ -169,6 +169,7 @@ def _get_advice(failed: RunState, run_id: str) -> str:
 def _advise_model(failed: RunState, run_id: str) -> str:
     """Suggest the provider's model whose name is nearest to the unknown one."""
     started = failed.started
+    # The names are patterns: one that ends with `*` is about a family of models.
     known = [name.rstrip("*") for name in load_facts().entries.get(started.provider, {})] if started else []
     hint = hint_nearest(started.model, [name for name in known if name]) if started else ""
     return f"{hint or 'Check the name of the model.'} Run `agent resume {run_id} --model NAME`"

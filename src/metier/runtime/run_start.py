@@ -90,6 +90,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
         profile=agent.profile,
         sandbox=services.sandbox,
         reading_sandbox=services.reading_sandbox,
+        # A run outside of a conversation is a context of its own.
         context_id=request.context_id or run_id,
         trace_id=trace.trace_id if trace is not None else build_trace_id(run_id),
         trace_parent=trace.render() if trace is not None else "",

@@ -51,6 +51,7 @@ _GIVEN = (
 )
 _GIVEN_PAUSES = ("signal", "explicit", "storage", "delegation", "changed_code")
 _GIVEN_STATUS = ("canceled", "timeout")
+# These failures depend on keys and files of the host, which a replay does not use.
 _GIVEN_REASONS = ("missing_provider_api_key", "protected_changed", "records_moved")
 
 
@@ -127,6 +128,7 @@ def is_given(entry: Entry | None) -> bool:
         case None:
             return False
         case RunPaused():
+            # A replay takes less time, so it would never reach the time limit.
             return entry.pause in _GIVEN_PAUSES or entry.limit == "timeout_seconds"
         case RunFailed():
             # An abort is an answer within the run; a cancellation comes from outside.

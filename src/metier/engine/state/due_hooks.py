@@ -142,6 +142,7 @@ def apply_hooks(state: RunState, entry: HooksRan) -> None:
             memory.is_notified = True
         case "SessionStart" | "UserPromptSubmit" | "PreCompact":
             memory.context += [entry.context] if entry.context else []
+            # `SessionStart` can only add text; that it denies has no effect.
             if entry.decision == "deny" and entry.event != "SessionStart":
                 memory.blocked = entry
         case "PreToolUse":

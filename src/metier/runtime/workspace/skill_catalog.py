@@ -61,6 +61,7 @@ def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
 
 def open_needs(host: Host) -> SkillNeeds:
     """Return a check that tells whether a skill is active in this workspace, and why not."""
+    # A function, because most skills mention no others, and then nothing has to be read.
     return SkillNeeds(lambda: get_all_skills(host), host.settings.skills.enabled)
 
 
