@@ -15,6 +15,7 @@ import pytest
 from metier.errors import UsageError
 from metier.store.contexts import ContextChange
 from metier.store.failures import ResumeTokenRefused
+from metier.store.resume_tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.store.state import (
     StateOptions,
     StateStore,
@@ -22,7 +23,6 @@ from metier.store.state import (
     open_state_store,
     validate_resume_token,
 )
-from metier.store.tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.telemetry.redaction import build_redactor
 from metier.testing.fake_machine import FakeMachine
 

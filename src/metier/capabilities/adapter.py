@@ -29,8 +29,8 @@ from metier.capabilities.turns import Conversations, ConversationTurn, NextTurn,
 from metier.store.backend import open_store
 from metier.store.base import keep_renewed
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
+from metier.store.resume_tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys
 from metier.store.state import StateOptions
-from metier.store.tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys
 
 CLAIM_SECONDS = 20.0
 RENEWAL_SECONDS = 5.0

@@ -44,8 +44,15 @@ from metier.store.contexts import (
     check_names,
 )
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
+from metier.store.resume_tokens import (
+    LIFETIME_SECONDS,
+    ResumeKeys,
+    TokenSubject,
+    check_token,
+    load_resume_keys,
+    sign_token,
+)
 from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
-from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
 from metier.telemetry.redaction import Json, Redactor, build_redactor
 from metier.telemetry.secret_names import MARK
 

@@ -24,7 +24,14 @@ from metier.skills.git_clones import is_tracked
 from metier.store.backend import DATABASE
 from metier.store.failures import ResumeTokenRefused, StoreUnavailable
 from metier.store.local_secret import load_local_secret, read_given_secrets
-from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
+from metier.store.resume_tokens import (
+    LIFETIME_SECONDS,
+    ResumeKeys,
+    TokenSubject,
+    check_token,
+    load_resume_keys,
+    sign_token,
+)
 from metier.values import dump_fields
 
 # 128 bits.
