@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from metier.store.failures import DuplicateMessageError as DuplicateMessageError
     from metier.store.failures import ResumeTokenRefused as ResumeTokenRefused
     from metier.store.failures import VersionConflictError as VersionConflictError
-    from metier.store.state import redact_sensitive as redact_sensitive
-    from metier.store.state import validate_resume_token as validate_resume_token
+    from metier.store.state_store import redact_sensitive as redact_sensitive
+    from metier.store.state_store import validate_resume_token as validate_resume_token
     from metier.tools.base import ToolContext as ToolContext
     from metier.tools.function_tool import tool as tool
 
@@ -84,11 +84,11 @@ _HOMES = {
     "execution_status_to_task_state": "capabilities.protocol",
     "generate_resume_token": "api.capabilities",
     "open": "api.agent:open_agent",
-    "redact_sensitive": "store.state",
+    "redact_sensitive": "store.state_store",
     "run_sync": "api.agent",
     "task_state_to_execution_status_value": "capabilities.protocol",
     "tool": "tools.function_tool",
-    "validate_resume_token": "store.state",
+    "validate_resume_token": "store.state_store",
 }
 """Module of each public name, with its name there if it is different."""
 

@@ -16,7 +16,7 @@ from metier.capabilities.contract import Schema
 from metier.capabilities.protocol import AgentResponse, ExecutionStatus, TaskState
 from metier.errors import SkillNotFound, UsageError
 from metier.store.failures import ResumeTokenRefused
-from metier.store.state import StateOptions, open_state_store
+from metier.store.state_store import StateOptions, open_state_store
 from metier.telemetry.redaction import build_redactor
 
 pytestmark = pytest.mark.slow

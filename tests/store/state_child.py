@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from metier.errors import MetierError
 from metier.store.backend import StoreOptions
-from metier.store.state import StateOptions, StateStore, open_state_store
+from metier.store.state_store import StateOptions, StateStore, open_state_store
 from metier.telemetry.redaction import build_redactor
 
 BEGIN = "begin"

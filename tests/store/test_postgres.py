@@ -18,7 +18,7 @@ from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
 from metier.store.postgres.database import Address, build_failure, decode_text, encode_text, is_lost, read_address
 from metier.store.postgres.schema import MIGRATIONS, migrate
 from metier.store.postgres.store import open_postgres_store
-from metier.store.state import StateOptions, open_state_store
+from metier.store.state_store import StateOptions, open_state_store
 from metier.telemetry.redaction import build_redactor
 
 SECRET = "-".join(["hunter", "22"])

@@ -16,7 +16,7 @@ from metier.errors import UsageError
 from metier.store.contexts import ContextChange
 from metier.store.failures import ResumeTokenRefused
 from metier.store.resume_tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys, sign_token
-from metier.store.state import (
+from metier.store.state_store import (
     StateOptions,
     StateStore,
     generate_resume_token,

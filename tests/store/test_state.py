@@ -11,7 +11,7 @@ import metier
 from metier.errors import MetierError, UsageError
 from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextChange, ContextEvent, NewEvent
 from metier.store.failures import ClaimLost, DuplicateMessageError, VersionConflictError
-from metier.store.state import StateOptions, StateStore, open_state_store, redact_sensitive
+from metier.store.state_store import StateOptions, StateStore, open_state_store, redact_sensitive
 from metier.telemetry.redaction import build_redactor
 from metier.testing.fake_machine import FakeMachine
 

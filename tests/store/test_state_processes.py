@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from state_child import build_options
 
-from metier.store.state import open_state_store
+from metier.store.state_store import open_state_store
 
 pytestmark = pytest.mark.slow
 

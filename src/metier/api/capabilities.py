@@ -16,7 +16,7 @@ from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
 from metier.store import state
-from metier.store.state import StateOptions, StateStore, open_state_store
+from metier.store.state_store import StateOptions, StateStore, open_state_store
 from metier.store.summaries import Summarizer
 
 

@@ -30,7 +30,7 @@ from metier.store.backend import open_store
 from metier.store.base import keep_renewed
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
 from metier.store.resume_tokens import ResumeKeys, TokenSubject, check_token, load_resume_keys
-from metier.store.state import StateOptions
+from metier.store.state_store import StateOptions
 
 CLAIM_SECONDS = 20.0
 RENEWAL_SECONDS = 5.0

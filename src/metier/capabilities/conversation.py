@@ -23,7 +23,7 @@ from metier.store.contexts import (
     NewFact,
 )
 from metier.store.resume_tokens import LIFETIME_SECONDS, ResumeKeys, TokenSubject, sign_token
-from metier.store.state import is_redacted, redact_change
+from metier.store.state_store import is_redacted, redact_change
 from metier.telemetry.redaction import Redactor
 
 INPUTS, MEMORY, OUTPUTS, ADVICE, CAPABILITY = "inputs", "memory", "outputs", "advice", "capability"
