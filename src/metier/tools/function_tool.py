@@ -22,7 +22,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from metier.errors import ToolFailed, UsageError
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect, Risk
-from metier.tools.signatures import Signature, read_description, read_signature
+from metier.tools.function_signatures import Signature, read_description, read_signature
 
 
 class FunctionTool[**P, R](Struct, frozen=True, kw_only=True):

@@ -22,8 +22,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from metier.errors import ToolFailed
 from metier.tools.effects import Effect, Risk
+from metier.tools.function_signatures import Signature, read_description, read_signature
 from metier.tools.process.json_lines_worker import open_private_package, take_streams
-from metier.tools.signatures import Signature, read_description, read_signature
 from metier.tools.toolsets import AgentToolset, get_declaration
 from metier.values import Value
 
