@@ -159,6 +159,30 @@ def test_misspelled_words_are_corrected_and_the_reason_says_so(
     assert f"{word} (read as {meant})" in first.reason
 
 
+@pytest.mark.parametrize(
+    ("request_text", "expected", "word"),
+    [
+        ("Push back on my plan", "pushback", "push back (read as pushback)"),
+        ("send it as an e-mail", "email", "e mail (read as email)"),
+    ],
+)
+def test_words_that_a_skill_writes_as_one_match_it(
+    twelve: tuple[RoutableSkill, ...], request_text: str, *, expected: str, word: str
+) -> None:
+    catalog = (*twelve, skill("pushback", "Challenge an idea"), skill("email", "Reach a person"))
+
+    first = rank(request_text, catalog, 3)[0]
+
+    assert first.skill_name == expected
+    assert f"{word} in name" in first.reason
+
+
+def test_a_joined_word_of_the_request_counts_once(twelve: tuple[RoutableSkill, ...]) -> None:
+    first = rank("parseJson", (*twelve, skill("parsejson", "Other")), 3)[0]
+
+    assert [match.render() for match in first.matched] == ["parsejson in name"]
+
+
 def test_reasons_name_the_words_and_their_fields(twelve: tuple[RoutableSkill, ...]) -> None:
     catalog = (*twelve, skill("ledger", "Close the books", tags=("accounting",), body="Reconcile every account."))
 

@@ -21,7 +21,7 @@ class SimilarSkill(StoredValue, frozen=True, kw_only=True):
     score: float
 
 
-RANKING_VERSION = 3
+RANKING_VERSION = 4
 """Raised when the same skills and task are ranked differently than before. 0.2 wrote version 1."""
 
 
