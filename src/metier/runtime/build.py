@@ -104,6 +104,7 @@ async def build_services(
             facts=facts,
             policy=rules,
             find_new_denial=NewDenials(host.workspace, policy.text, tools=tools, root=host.root).find,
+            # Read again in every turn, so that a tool can be turned off while the run works.
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             skill_index=skill_index,
@@ -264,6 +265,7 @@ async def _build_rules(
     agent, host = run.agent, run.agent.host
     sources = replace(
         get_policy_sources(run, policy_file),
+        # The rules of a started run were checked when it started. A tool that is missing by now is no error.
         known=None if run.pins else known,
         withheld=await list_trusted(run.pins, store) if run.pins else get_withheld(host, policy_file),
         outside=await get_outside(run.pins, store) if run.pins else list_outside_scripts(packages, host.workspace),

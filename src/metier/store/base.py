@@ -56,6 +56,7 @@ FIELDS: tuple[tuple[str, str], ...] = (
 
 def quote_like(word: str) -> str:
     """Return a pattern for `LIKE … ESCAPE '!'` that finds the word anywhere."""
+    # `!` first, or it would escape the escapes of the others.
     escaped = word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
     return f"%{escaped}%"
 

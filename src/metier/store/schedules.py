@@ -13,6 +13,7 @@ from msgspec import Struct
 type FiringOutcome = Literal["due", "started", "skipped", "missed", "failed"]
 """`due`: any process may start its run; `started`: its run exists."""
 
+# Settled ones only: an open one still needs its run, however old it is.
 MAX_FIRINGS = 500
 """Number of settled firings kept for each schedule."""
 

@@ -227,6 +227,7 @@ class SqlStore:
             reason=reason,
             edited_payload=edited_payload,
         )
+        # Not `repeatable`: after a lost connection, a repetition would find its own decision and call it late.
         return await self._database.write(decide, durable=True)
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
@@ -241,6 +242,7 @@ class SqlStore:
         return await self._database.read(lambda db: approvals.list_decisions(db, where, limit=limit))
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        # By code points, which the bounds of a prefix need. Other collations of PostgreSQL order letters differently.
         order = 'approval_id COLLATE "C"'
         where: run_index.Conditions = {f"{order} >= ?": prefix, f"{order} < ?": prefix and prefix + _AFTER_ALL}
         return await self._database.read(lambda db: approvals.list_approvals(db, where, order=order, limit=limit))

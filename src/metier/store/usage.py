@@ -160,6 +160,7 @@ def compute_changes(old: Sequence[UsageRow], new: Sequence[UsageRow]) -> list[Us
         for row in rows:
             key = row[:3]
             changes[key] = changes.get(key, Amounts()).plus(row.amounts, sign=sign)
+    # Without rows that stay the same, so that recording a run twice writes nothing.
     return [UsageRow(*key, amounts) for key, amounts in changes.items() if any(amounts)]
 
 

@@ -63,6 +63,7 @@ def _get_host(url: str) -> str:
         parsed = parse_url(url)
     except ToolFailed:
         return url
+    # With scheme and port: an answer for one server of a host does not cover the others.
     return f"{parsed.scheme}://{parsed.authority}"
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from metier.store.failures import StoreUnavailable
 
+# STRICT, because SQLite otherwise stores text in a column of numbers. AUTOINCREMENT, because numbers are cursors: that
+# of a deleted run must not be given again.
 _FIRST = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which runs came; clocks may jump
@@ -81,6 +83,7 @@ CREATE TABLE blob_names (
 CREATE INDEX blob_names_by_digest ON blob_names (digest);
 """
 
+# Late decisions, which did not count, are kept for audits too.
 _SECOND = """
 CREATE TABLE approval_attempts (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -95,6 +98,7 @@ CREATE TABLE approval_attempts (
 CREATE INDEX approval_attempts_by_approval ON approval_attempts (approval_id, number);
 """
 
+# Queues and conversations. `runs_to_claim` has only the runs that a worker could claim, so a claim reads no ended ones.
 _THIRD = """
 ALTER TABLE runs ADD COLUMN queue TEXT NOT NULL DEFAULT '';  -- empty: the process that started it drives it
 CREATE INDEX runs_to_claim ON runs (queue, number) WHERE queue != '' AND status IN ('pending', 'in_progress');
@@ -153,10 +157,12 @@ CREATE TABLE messages (
 ) STRICT, WITHOUT ROWID;
 """
 
+# In the index and not in the journal: the process that asks does not hold the lease.
 _FOURTH = """
 ALTER TABLE runs ADD COLUMN ending TEXT NOT NULL DEFAULT '';  -- a pending request to end it
 """
 
+# Without these, listing ended runs and deleting attempts would read whole tables.
 _FIFTH = """
 CREATE INDEX runs_by_end ON runs (updated_at, number)
     WHERE status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled');
@@ -164,6 +170,7 @@ CREATE INDEX runs_by_queue ON runs (queue, status, number) WHERE queue != '';
 CREATE INDEX approval_attempts_by_run ON approval_attempts (run_id);
 """
 
+# The time is part of a firing's key, so that only one of several workers can decide about it.
 _SCHEDULES = """
 CREATE TABLE schedules (
     queue TEXT NOT NULL,
@@ -195,6 +202,7 @@ CREATE TABLE schedule_firings (
 CREATE INDEX schedule_firings_open ON schedule_firings (queue, due_at) WHERE is_open = 1;
 """
 
+# What a search filters by is in the index, so that it reads no journals.
 _SEARCH = """
 ALTER TABLE runs ADD COLUMN skill TEXT NOT NULL DEFAULT '';
 ALTER TABLE runs ADD COLUMN task_id TEXT NOT NULL DEFAULT '';
@@ -204,6 +212,7 @@ CREATE INDEX runs_by_skill ON runs (skill, number);
 CREATE INDEX runs_by_task ON runs (task_id, number);
 """
 
+# The index has the open messages only: sent ones must not make the search for due ones slower.
 _OUTBOX = """
 CREATE TABLE outbox (
     key TEXT PRIMARY KEY,
@@ -230,10 +239,12 @@ CREATE TABLE receivers (
 ) STRICT, WITHOUT ROWID;
 """
 
+# Zero for the runs of older versions, which did not count tokens.
 _TOKENS = """
 ALTER TABLE runs ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
 """
 
+# The rows of each run are kept beside the totals: recorded again, a run changes the totals by the difference.
 _USAGE = """
 CREATE TABLE run_usage (
     run_id TEXT NOT NULL,
@@ -281,6 +292,7 @@ MIGRATIONS: tuple[str, ...] = (
 def migrate(connection: sqlite3.Connection, database: Path, *, steps: tuple[str, ...] = MIGRATIONS) -> None:
     """Migrate the tables in the caller's transaction. Raises `StoreUnavailable` for another program's file."""
     version = _read_version(connection, database)
+    # A newer version may have given the columns another meaning.
     if version > len(steps):
         raise StoreUnavailable(
             f"The run store '{database}' has version {version}, but this program supports versions up to {len(steps)}",
@@ -289,6 +301,7 @@ def migrate(connection: sqlite3.Connection, database: Path, *, steps: tuple[str,
     for number, step in enumerate(steps[version:], start=version + 1):
         for statement in _split(step):
             connection.execute(statement)
+        # In the transaction of the step: after a crash, both are there or neither.
         connection.execute("INSERT INTO schema_version (version) VALUES (?)", (number,))
 
 
