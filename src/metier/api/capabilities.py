@@ -15,7 +15,7 @@ from metier.errors import UsageError
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.store import state
+from metier.store import state_store
 from metier.store.state_store import StateOptions, StateStore, open_state_store
 from metier.store.summaries import Summarizer
 
@@ -77,7 +77,7 @@ def generate_resume_token(context_id: str, version: int, turn: int, *, repo_root
 
     `StateStore.generate_resume_token` reads the state itself.
     """
-    return state.generate_resume_token(
+    return state_store.generate_resume_token(
         context_id, version, turn, options=build_state_options(_open(repo_root, None, None))
     )
 
