@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from metier.providers.feature_support import EXPIRY_SECONDS, FeatureCache, list_unsupported
 
 NOTED = 1_800_000_000.0
@@ -29,3 +31,13 @@ def test_the_file_of_an_older_version_is_read(tmp_path: Path) -> None:
 
     assert FeatureCache(tmp_path, "openai", "http://one", now=lambda: NOTED).is_unsupported("tools", "m")
     assert [(each.feature, each.model) for each in list_unsupported(tmp_path, now=lambda: NOTED)] == [("tools", "")]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"tools:1": {"noted": 1, "more": ' + '{"a": ' * 100_000])
+def test_a_damaged_file_counts_as_empty_and_is_replaced(tmp_path: Path, text: str) -> None:
+    (tmp_path / "endpoints.json").write_text(text)
+    features = FeatureCache(tmp_path, "openai", "http://one", now=lambda: NOTED)
+
+    assert not features.is_unsupported("tools", "m")
+    features.mark_unsupported("tools", "m")
+    assert [each.model for each in list_unsupported(tmp_path, now=lambda: NOTED)] == ["openai/m"]

@@ -109,7 +109,7 @@ def _load(file: Path) -> dict[str, Unsupported]:
     try:
         # Earlier versions wrote only the time.
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, _Entry | float])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return {}
     entries = {key: entry if isinstance(entry, _Entry) else _Entry(entry) for key, entry in found.items()}
     return {key: Unsupported(key.partition(":")[0], each.model, each.noted) for key, each in entries.items()}
