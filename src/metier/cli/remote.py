@@ -70,6 +70,7 @@ def _get_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the 
     """Return the local command without the parameters that a server does not take."""
     group, _, part = name.partition(" ")
     loaded: Any = get_command(chat_app) if name == "chat" else load_command(group)
+    # Commands are cached, so the local one must not lose its parameters.
     command: Any = copy.copy(loaded.commands[part] if part else loaded)
     offered = [each for each in command.params if each.name in COMMANDS[name] or "--help" in each.opts]
     # Typer remembers the values of an earlier call in this process, so the other parameters get their defaults here.

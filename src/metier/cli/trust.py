@@ -42,6 +42,7 @@ def trust(
     loaded = opened.loaded
     if not show:
         record(opened.host, loaded)
+        # Read again: settings that were held back count now.
         loaded = open_folder(workspace, home).loaded
     _write(opened.host, loaded, as_json=as_json)
 

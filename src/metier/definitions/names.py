@@ -15,6 +15,7 @@ SKILL_PIN = "skill:"
 
 _USABLE = re.compile(rf"[\w-]{{1,{MAX_NAME}}}")
 _ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
+# Python creates folders of this name next to code.
 _RESERVED = frozenset({"__pycache__"})
 _SUFFIX = ".py"
 

@@ -196,6 +196,7 @@ def _find_import(name: str, file: Path, reading: _Reading, *, line: int, above: 
     """Find the file of an import line. Warn if the line looks like an import but is not followed."""
     if Path(name).suffix.lower() not in IMPORTED:
         return None  # "@name" is a mention, not an import
+    # As text: where links lead is checked when the file is read.
     target = Path(os.path.normpath(file.parent / name))
     wrong = ""
     if name.startswith(("/", "~")) or not target.is_relative_to(reading.root):

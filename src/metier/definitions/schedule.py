@@ -248,6 +248,7 @@ def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: date
         number = max(0, (after - anchor) // step)
         while True:
             number += 1
+            # Counted from the anchor, so that every process gets the same times.
             yield anchor + number * step
     previous = after
     # cronsim returns the first occurrence of a repeated hour, which may be before the start.

@@ -302,7 +302,7 @@ def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
     verdict = policy.judge(step.action, skill=state.skill)
     if verdict.read_only and step.needs_write:
         verdict = Verdict(decision="ask", reason=f"{WRITE_ACCESS}: {step.needs_write}")
-    # Children that can only read change nothing, so nobody needs to be asked about them.
+    # Children that can only read change nothing, so the user is not asked about them.
     if verdict.is_child_question and _starts_reading_child(state, step):
         return ALLOW
     if verdict.decision == "ask" and build_memory_key(step.action) in state.remembered:

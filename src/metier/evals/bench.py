@@ -249,6 +249,7 @@ def _limit(case: EvalCase, settings: Settings) -> dict[str, object]:
     limits: dict[str, object] = {"profile": case.profile} if case.profile else {}
     limits |= {"max_turns": budget.max_turns} if budget.max_turns is not None else {}
     if budget.max_cost_usd is not None:
+        # A case can lower the user's limit, but not raise it.
         limits["max_cost_usd"] = min(budget.max_cost_usd, settings.runtime.max_cost_usd or budget.max_cost_usd)
     return limits
 
@@ -279,6 +280,7 @@ def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> Non
     file = workspace / parts
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
+    # Without setuid and the other special bits.
     file.chmod(mode & 0o777)
 
 

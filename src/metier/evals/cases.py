@@ -367,6 +367,7 @@ class EvalCase(Value):
     @property
     def digest(self) -> str:
         """Digest of the run's input, without the expectations."""
+        # Checks can change without a new recording, because they are applied to the recorded run again.
         given = self.model_dump_json(exclude={"checks", "expected_output", "name", "line", "budget", "provider"})
         return hashlib.sha256(given.encode()).hexdigest()
 

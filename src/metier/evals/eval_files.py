@@ -328,6 +328,7 @@ class _CaseReader:
             return
         given: Fields = {key: values[key] for key in _OURS if key in values}
         if isinstance(given.get("policy"), dict):
+            # Rules may be part of the case; as JSON they are still YAML for their reader.
             given["policy"] = json.dumps(given["policy"])
         fields = {
             "id": str(values.get("id") or values.get("name") or number),

@@ -138,6 +138,7 @@ def load_results(runs: Path, *, target: str = "") -> list[EvalResult]:
     for file in (runs / FOLDER).glob(f"*/{RESULT}"):
         try:
             result = EvalResult.model_validate_json(file.read_bytes())
+        # A result of another version must not hide the others.
         except (OSError, ValidationError):
             continue
         if not target or result.target == target:

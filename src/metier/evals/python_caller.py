@@ -20,6 +20,7 @@ def main() -> None:
 def _call(file: str, function: str, evidence: object) -> dict[str, object]:
     try:
         returned = _load(file, function)(evidence)
+    # Functions may be written like tests.
     except AssertionError as error:
         returned = (False, str(error) or "An assertion failed")
     except Exception as error:  # noqa: BLE001  the function of a pack may raise anything
@@ -31,6 +32,7 @@ def _call(file: str, function: str, evidence: object) -> dict[str, object]:
 
 
 def _load(file: str, function: str) -> Callable[[object], object]:
+    # By path: the pack is no package that could be imported by name.
     spec = importlib.util.spec_from_file_location("checks", file)
     assert spec is not None, f"{file!r} is not Python"
     assert spec.loader is not None, f"{file!r} cannot be loaded"

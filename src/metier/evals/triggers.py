@@ -135,6 +135,7 @@ def suggest_words(
     chosen: list[str] = []
     routed = route_triggers(name, triggers, skills, min_score=min_score)
     candidates = _list_words([each for each in routed if each.trigger.should_trigger and not each.holds], own)
+    # One word at a time, because trying all combinations would take exponential time.
     while candidates and len(chosen) < _MAX_WORDS:
         tried = {word: count([*chosen, word]) for word in candidates}
         # On a tie the first candidate, which is the most frequent word.
