@@ -44,6 +44,7 @@ def list_host_secrets(host: Host) -> tuple[str, ...]:
     agents = read_agents(host.settings.model.providers.a2a.agents).values()
     tokens = [token for agent in agents if (token := host.environ.get(agent.token_env, ""))]
     settings = host.settings
+    # Users choose the names of these variables, so the names need not look like those of secrets.
     named = (
         settings.notify.webhook_secret_env,
         settings.web_search.api_key_env,

@@ -60,6 +60,7 @@ def open_host(
         trust=loaded.trust,
         flags=tuple(sorted(flags or {})),
     )
+    # Sandboxed programs write there, so no program from these folders may be started outside of the sandbox.
     exclude_folders(host.opened)
     return OpenedHost(
         host=host, loaded=loaded, warnings=(*loaded.warnings, *list_withheld(host), *list_withheld_hooks(host))

@@ -57,6 +57,7 @@ def create_run_router(
 async def _start_or_resume(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
     """Start or continue the run. Its ID derives from the conversation, so concurrent callers get the same run."""
     if not (await runtime.read(work.run_id)).started:
+        # Another caller has started it meanwhile. Then it is continued below.
         with suppress(RunExists):
             return await runtime.start_child(work.run_id, _build_request(work, request, runtime))
     return await runtime.resume(work.run_id, Answer(values=request.answers) if request.answers else None)

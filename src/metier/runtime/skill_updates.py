@@ -79,6 +79,7 @@ async def install_update(host: Host, name: str, *, tree: str, is_trusted: bool) 
     """Install the update whose hash is `tree`. Raises `SkillRejected` if the source has another one now."""
 
     def answer(proposal: Proposal) -> Answer:
+        # The source may have changed again since the user looked at the update.
         if proposal.digest.tree != tree:
             return "stop"
         return "trust" if is_trusted else "keep_untrusted"

@@ -96,6 +96,7 @@ def describe_call(card: ApprovalCard) -> str:
         case "Bash":
             return "Run a command"
         case "Write":
+            # A change that removes no line replaces nothing.
             is_new = is_diff(card.preview) and not any(line.startswith("-") for line in _list_changes(card.preview))
             return f"{'Write' if is_new else 'Replace'} the file {name('path')}"
         case "Edit":

@@ -39,6 +39,7 @@ def build_line(tool: str, arguments: JsonValue) -> str:
     given = get_own_arguments(arguments)
     if not isinstance(given, dict):
         return _clean("" if given is None else _show(given))
+    # Not arguments of the model: they number the tasks of one call.
     hidden = _HIDDEN | {"number", "of"} if tool == "delegate" else _HIDDEN
     first = [name for name in _FIRST.get(tool, ()) if given.get(name) not in (None, "")]
     parts = [one_line(_show(given[name]), _MOST) for name in first]

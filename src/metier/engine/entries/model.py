@@ -19,6 +19,7 @@ class ModelCallStarted(TimedEntry, frozen=True, kw_only=True, tag="model_call_st
     counted_tokens: int | None = None
     """The provider's count, if it was asked because the estimate was close to the limit."""
     repair: bool = False
+    # Recorded in each turn: the file may change during the run, and a replay does not read it.
     disabled_tools: tuple[str, ...] = ()
     """Tools that the access file disabled in this turn."""
     trims: tuple[Trim, ...] = ()

@@ -20,10 +20,12 @@ class ApprovalAsked(TimedEntry, frozen=True, kw_only=True, tag="approval_asked")
     """The model's own reason for the call."""
     preview: str = ""
     """The call's expected change, if its tool can show it."""
+    # Compared before the approved call runs: a file that changed since must not get a change that nobody saw.
     base: str = ""
     """Hash of the content that the preview was made from."""
     leads_to: tuple[str, ...] = ()
     """Real targets of its paths if links lead elsewhere: the answer covers these files."""
+    # In the entry, because only a running run can ask toolsets and servers for the schemas of their tools.
     input_schema: dict[str, JsonValue] = field(default_factory=dict)
     """JSON Schema for edited arguments."""
     risk: str = ""

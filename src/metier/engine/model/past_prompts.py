@@ -58,6 +58,7 @@ async def rebuild_prompt(run_id: str, entries: Sequence[Entry], services: Servic
 
 async def _compose(state: RunState, call: ModelCallStarted, services: Services) -> PastPrompt:
     counted = replace(services, provider=_Counted(services.provider.name, call.counted_tokens))
+    # Older journals do not have it; then the settings decided.
     is_json = services.model.structured_output_mode == "json" if call.is_json is None else call.is_json
     asking = Asking(frozenset(call.disabled_tools), is_json, state.prompt_limit)
     composed = await compose(state, counted, asking=asking)

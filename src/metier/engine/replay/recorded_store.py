@@ -52,6 +52,7 @@ class RecordedStore(StoreReader):
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         del seconds
+        # Not that of the real store, in which another process may drive the run now.
         return Lease(run_id=run_id, owner=owner, token=0)
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
@@ -78,6 +79,7 @@ class RecordedStore(StoreReader):
 
     async def put_blob(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
+        # In memory only: the replay reads it again, and must not write to the real store.
         self._blobs[digest] = data
         return digest
 

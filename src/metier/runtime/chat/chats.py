@@ -457,6 +457,7 @@ def is_turn(row: RunRow) -> bool:
 
 async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextState]:
     """List the conversations that are chats, most recent first."""
+    # The limit comes afterwards, because other programs store contexts too.
     found = await runtime.store.contexts.list_contexts(limit=MAX_RUNS)
     return [state for state in found if state.agent_state_detail == CHAT][:limit]
 

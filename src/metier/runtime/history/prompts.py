@@ -115,6 +115,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     async with build_services(run.agent.host, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
         names = tuple(package.definition.name for package in services.skill_index.packages.values())
+        # Without pins, which would have to be stored.
         apply(state, await build_start(request, run, services, pins={}))
         apply(state, CatalogLoaded(skills=names))
         near = await services.skill_index.get_similar(request.task)

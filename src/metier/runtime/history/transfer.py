@@ -104,6 +104,7 @@ async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
     archive = Archive(
         run_id=run_id,
         redacted=False,
+        # A seal says that a run was started in this store, so none may leave it.
         entries=tuple(unseal(entry) for entry in entries),
         blobs=await _read_blobs(entries, runtime),
         record=_read(folder / RECORD_FILE),
@@ -120,6 +121,7 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
     if await read_entries(runtime.store, archive.run_id):
         raise RunExists(f"There is already a run {archive.run_id!r}", hint="Show it with `agent runs show`")
     for data in {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}.values():
+        # Before the journals that name them. After a crash in between, no run names them and `reclaim` deletes them.
         await runtime.store.put_blob(data)
     # Children first: the parent is what a second import looks for, so an interrupted one can be repeated.
     for child in archive.children:
@@ -134,6 +136,7 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
     store = runtime.store
     await runtime.delete_unstarted(archive.run_id)
     entries = store_entries(map(unseal, archive.entries))
+    # For the approvals below. They take less than a minute, so the lease need not be renewed.
     lease = await store.begin_run(row, entries, owner=runtime.host.owner, seconds=60)
     try:
         for approval in _open_approvals(archive, state, now_row=row):
@@ -266,6 +269,7 @@ def _clean_json(data: bytes, cleaner: Cleaner) -> bytes:
     """Redact the strings one by one, so that the result is valid JSON."""
     before = cast("JsonValue", json.loads(data))  # what a parser of JSON gives
     after = _clean_strings(before, cleaner)
+    # Bytes without secrets stay as they are, so that their digest does too.
     return data if after == before else json.dumps(after, ensure_ascii=False).encode()
 
 
@@ -282,6 +286,7 @@ def _clean_strings(value: JsonValue, cleaner: Cleaner) -> JsonValue:
 
 
 def _rename(entry: Entry, renamed: Mapping[str, str]) -> Entry:
+    # As text, because any field of an entry may name a blob.
     data = render_entry(entry)
     for old, new in renamed.items():
         data = data.replace(old.encode(), new.encode())

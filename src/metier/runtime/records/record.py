@@ -140,6 +140,7 @@ def _find_duration(entries: Iterable[Entry], state: RunState, *, now: datetime) 
     if state.phase not in FINAL:
         return measure(began, now)
     ends = [entry.duration_ms for entry in entries if isinstance(entry, RunFinished | RunFailed)]
+    # The last one, because a run that was reopened has ended before.
     return ends[-1]
 
 

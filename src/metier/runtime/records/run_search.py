@@ -29,6 +29,7 @@ class StatusFilter(Struct, frozen=True, kw_only=True):
     def narrow(self, search: RunSearch) -> RunSearch:
         """Add the conditions that the store can check. `fits` checks the rest."""
         wanted = [state for word in self.wanted for state in (RUNNABLE if word in DRIVERLESS else (word,))]
+        # A run in progress may be shown as interrupted, so the store cannot exclude it. `fits` does.
         undecided = {*DRIVERLESS, *(RUNNABLE if self.only_shown else ())}
         unwanted = [word for word in self.unwanted if word not in undecided]
         return replace(

@@ -21,6 +21,7 @@ from metier.skills.workspace_trust import Part, TrustRecord, digest_bytes, recor
 def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
     """Return the markers of workspace files whose rules must not allow anything; see `PolicySources.withheld`."""
     voices = {
+        # By its content: after a change, the rules of a trusted folder can still deny, but allow nothing.
         HOST_FILE: not host.trust.counts("policy", digest_bytes(policy)),
         DEFINITIONS: not host.trust.is_trusted,
     }
@@ -36,6 +37,7 @@ def list_permissions(host: Host, settings: Sequence[str]) -> list[str]:
     found += list_hook_lines(host)
     files = [Path(agent.path) for agent in list_definitions(host.workspace, "agent").values()]
     for task in list_definitions(host.workspace, "task").values():
+        # All steps, because each can have rules of its own.
         files += sorted(Path(task.path).parent.glob("*.md"))
     found += [
         f"{shorten_path(file, host.workspace)}: {line}"
