@@ -83,8 +83,9 @@ def test_since_is_an_age_or_a_date() -> None:
 def test_runs_in_a_store_without_totals_are_counted(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model.follow(calls("Glob", pattern="*"), says("done"))
+    model.follow(calls("Glob", pattern="*"), says("done"), calls("ask_user", question="Which one?"))
     workspace.agent("run", "one")
+    assert workspace.agent("run", "waits") == 4
     # The store as 0.2 left it: without the tables that later steps of the schema added, and no event log.
     with closing(sqlite3.connect(workspace.folder / "runs/state.db")) as store, store:
         for name in ("runs_without_usage", "runs_by_creation"):
@@ -93,14 +94,15 @@ def test_runs_in_a_store_without_totals_are_counted(
             store.execute(f"DROP TABLE {name}")
         store.execute("ALTER TABLE runs DROP COLUMN has_usage")
         store.execute("DELETE FROM schema_version WHERE version >= 11")
-    (workspace.folder / "runs" / workspace.run_ids()[0] / "events.jsonl").unlink()
+    for run_id in workspace.run_ids():
+        (workspace.folder / "runs" / run_id / "events.jsonl").unlink()
     capsys.readouterr()
 
     for _ in range(2):
         assert workspace.agent("cost", "--json") == 0
 
         (row,) = json.loads(capsys.readouterr().out)
-        assert (row["model"], row["calls"], row["input_tokens"]) == ("openai/m", 2, 200)
+        assert (row["model"], row["calls"], row["input_tokens"]) == ("openai/m", 3, 300)
 
 
 def test_forks_count_only_their_own_calls(

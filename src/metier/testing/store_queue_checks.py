@@ -370,14 +370,15 @@ async def check_usage_without_a_time_counts_at_the_last_change(case: Case) -> No
     assert total.name == f"{NOON:%Y-%m-%d}"
 
 
-async def check_ended_runs_without_recorded_usage_are_listed(case: Case) -> None:
-    for number, run_id in enumerate(("r1", "r2", "r3")):
-        status = "in_progress" if run_id == "r3" else "completed"
-        await case.first.create_run(replace(build_run(run_id), status=status, turns=number))
-    await case.first.usage.record("r1", [])
+async def check_ended_and_waiting_runs_without_recorded_usage_are_listed(case: Case) -> None:
+    await case.first.create_run(replace(build_run("recorded"), status="completed"))
+    await case.first.create_run(replace(build_run("ended"), status="completed"))
+    await case.first.create_run(replace(build_run("running"), status="in_progress"))
+    await case.first.create_run(replace(build_run("waiting"), status="paused"))
+    await case.first.usage.record("recorded", [])
 
-    assert await case.second.usage.list_unrecorded() == ["r2"]
-    assert await case.second.usage.count_unrecorded() == 1
+    assert await case.second.usage.list_unrecorded() == ["ended", "waiting"]
+    assert await case.second.usage.count_unrecorded() == 2
 
 
 async def check_runs_are_counted_by_hour_and_status(case: Case) -> None:

@@ -32,7 +32,7 @@ class Spending(Struct, frozen=True, kw_only=True):
     """Number of runs created in that time."""
     completed: int
     unrecorded: int
-    """Number of ended runs that are not counted yet, because they are imported or from an earlier version."""
+    """Number of ended and waiting runs that are not counted yet: imported ones, and those of earlier versions."""
 
     @property
     def whole(self) -> Usage:
@@ -59,7 +59,7 @@ async def read_spending(
 
 
 async def record_old_runs(runtime: Runtime) -> int:
-    """Record the usage of ended runs that earlier versions drove or that were imported. Returns the number of runs."""
+    """Record the usage of ended and waiting runs that were imported or are of earlier versions. Returns their number."""
     count = 0
     # It ends, because each run of a page is recorded and does not come again.
     while run_ids := await runtime.store.usage.list_unrecorded(limit=_PAGE):

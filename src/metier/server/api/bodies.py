@@ -432,7 +432,7 @@ class Cost(ResponseBody):
     totals: tuple[CostItem, ...]
     runs: int
     completed: int
-    missing: Annotated[int, Field(description="Ended runs that are not counted yet.")]
+    missing: Annotated[int, Field(description="Ended and waiting runs that are not counted yet.")]
 
 
 RUN_VIEW: dict[str, Any] = {"content": {"application/json": {"schema": {"$ref": f"{COMPONENTS}{RunView.__name__}"}}}}

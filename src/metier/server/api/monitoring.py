@@ -86,7 +86,7 @@ async def get_cost(
     by: Annotated[Grouping, Query(description="Group by.")] = "model",
     since: Annotated[str, Query(max_length=40, description="24h, 7d, 4w, or a date such as 2026-01-31.")] = "7d",
 ) -> Response:
-    """Return the usage of model calls of ended and waiting runs. `missing` ended runs are not counted yet."""
+    """Return the usage of model calls of ended and waiting runs. `missing` of them are not counted yet."""
     started = parse_since(since, now=state.host.clock.now()) if since else None
     read = await read_spending(state.runtime, by, since=started)
     totals: list[JsonValue] = [total_as_json(total, name="name") for total in read.totals]

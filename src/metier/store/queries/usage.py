@@ -29,6 +29,7 @@ _AMOUNTS = ", ".join(_NAMES)
 _SUMS = ", ".join(f"CAST(sum({name}) AS {'DOUBLE PRECISION' if name == 'cost_usd' else 'BIGINT'})" for name in _NAMES)
 _ADD = ", ".join(f"{name} = total.{name} + excluded.{name}" for name in _NAMES)
 _ENDED = "status IN ('completed', 'failed', 'timeout', 'escalated', 'canceled')"
+_ENDED_OR_WAITING = "status NOT IN ('pending', 'in_progress')"
 _UNFINISHED = ", ".join(f"'{status}'" for status in UNFINISHED)
 _IN_SPAN = "FROM usage_totals WHERE dimension = ? AND grain = ? AND period >= ?"
 
@@ -127,7 +128,7 @@ def _build_time(row: SqlRow) -> RunTime:
 
 def _from_unrecorded(db: Session) -> str:
     # The index is named because SQLite, without statistics, would prefer the one by status and read every ended run.
-    return f"FROM runs INDEXED BY runs_without_usage WHERE has_usage {db.dialect.is_false} AND {_ENDED}"
+    return f"FROM runs INDEXED BY runs_without_usage WHERE has_usage {db.dialect.is_false} AND {_ENDED_OR_WAITING}"
 
 
 async def _record(db: Session, run_id: str, rows: Sequence[UsageRow]) -> None:
