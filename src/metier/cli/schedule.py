@@ -76,7 +76,7 @@ def add(
             "every": every or "0s",
             "timezone": timezone,
             "task": task,
-            "inputs": {key: str(value) for key, value in parse_inputs(inputs or []).items()},
+            "inputs": parse_inputs(inputs or []),
             "agent": agent,
             "profile": profile or "",
             "overlap": overlap,

@@ -188,9 +188,9 @@ def _describe_step(step: dict[str, Any]) -> list[str]:
     return [*lines, *(f"done: {criterion}" for criterion in step["acceptance"])]
 
 
-def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:
+def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
     """Parse `name=value` texts. Values stay text, so `1.10` is not 1.1. Raises `UsageError`."""
-    return {**dict(map(split_input, texts))}
+    return dict(map(split_input, texts))
 
 
 def _read_inputs(path: Path) -> dict[str, JsonValue]:
