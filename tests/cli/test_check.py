@@ -74,6 +74,25 @@ def test_each_skill_has_a_line_and_a_hint_explains_how_to_enable_skills(
     assert "To enable: export AGENT_SKILLS=Kalshi_Markets,content-summarizer\n" in seen.err
 
 
+def test_invalid_settings_are_reported_with_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("agent.yaml").write_text("runtime:\n  max_turns: many\n")
+    Path(".agent/tasks/tidy").mkdir(parents=True)
+    Path(".agent/tasks/tidy/TASK.md").write_text("---\nname: [\n---\nTidy.\n")
+
+    assert run(["check"]) == 2
+
+    seen = capsys.readouterr()
+    assert "kalshi-markets" in seen.out
+    assert "agent.yaml is invalid; the rest is checked with the defaults" in seen.out
+    assert "agent.yaml:2: error: runtime.max_turns must be a whole number, not 'many'" in seen.err
+    assert "TASK.md:3: error: YAML syntax error" in seen.err
+
+    assert run(["check", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert [problem["code"] for problem in found["problems"]] == ["bad_value", "yaml_syntax"]
+    assert found["ok"] is False
+
+
 def test_lines_of_both_streams_keep_their_order_in_a_shared_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     done = subprocess.run([AGENT, "check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)

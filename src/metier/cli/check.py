@@ -16,7 +16,7 @@ from metier.cli.shared.context import current_file, current_workspace, home_fold
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.output import located_as_json, warn_line, write_json, write_line
 from metier.cli.skill.skill_status import SkillStatus, StatusReport, examine_skills
-from metier.cli.skill.workspace_skills import SkillPlaces, open_places
+from metier.cli.skill.workspace_skills import SkillPlaces, build_places
 from metier.cli.task import validate as validate_tasks
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
@@ -113,7 +113,8 @@ def validate(
     if not path.is_dir():
         raise UsageError(f"Folder {str(path)!r} does not exist", hint="Pass the folder that contains '.agent'")
     root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()
-    found, problems = validate_folder(root, strict=strict)
+    host, problems = _open_folder(root)
+    found = validate_workspace(host, load_host_catalog(host), strict=strict)
     if as_json:
         write_json([*map(_as_json, found.workspace.checked), *_folders_as_json(found, problems)])
     else:
@@ -121,22 +122,22 @@ def validate(
     return 1 if has_errors([*found.problems, *problems]) else 0
 
 
-def validate_folder(root: Path, *, strict: bool = False) -> tuple[Validation, tuple[Problem, ...]]:
-    """Validate the definitions and settings of a project."""
+def _open_folder(root: Path) -> tuple[Host, tuple[Problem, ...]]:
+    """Open a project, with the problems of its settings. If they are invalid, the rest is checked with the defaults."""
     home = home_folder()
-    settings, problems = _read_settings(root, home)
-    trust = get_trust(root, home=home, environ=os.environ)
-    host = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
-    return validate_workspace(host, load_host_catalog(host), strict=strict), problems
-
-
-def _read_settings(root: Path, home: Path) -> tuple[Settings, tuple[Problem, ...]]:
-    """Read the settings; if they are invalid, the rest is checked with the defaults."""
     try:
         loaded = load_settings(flags={}, environ=os.environ, cwd=root, home=home, config=None)
     except ConfigError as error:
-        return Settings(), tuple(problem for problem in error.problems if isinstance(problem, Problem))
-    return loaded.settings, loaded.warnings
+        settings, trust = Settings(), get_trust(root, home=home, environ=os.environ)
+        problems = _list_problems(error, code="bad_settings")
+    else:
+        settings, trust, problems = loaded.settings, loaded.trust, loaded.warnings
+    return Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust), problems
+
+
+def _list_problems(error: ConfigError, *, code: str) -> tuple[Problem, ...]:
+    located = tuple(problem for problem in error.problems if isinstance(problem, Problem))
+    return located or (Problem(severity="error", code=code, message=error.message, hint=error.hint),)
 
 
 def _as_json(item: Checked) -> dict[str, object]:
@@ -198,12 +199,17 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    places = open_places(skills_dir)
+    host, settings = _open_folder(current_workspace())
+    is_invalid = has_errors(settings)
+    places = build_places(skills_dir, host.settings, host.trust)
     skills = anyio.run(examine_skills, places, os.environ)
-    found, _ = validate_folder(current_workspace())
-    rules, broken = _try_rules()
-    problems = [*found.problems, *(problem for problem in broken if problem not in found.problems)]
+    found = validate_workspace(host, load_host_catalog(host))
+    # Opening the host prints the warnings about valid settings.
+    rules, broken = _try_rules(host if is_invalid else open_host(None))
+    problems = [*(settings if is_invalid else ()), *found.problems]
+    problems += [problem for problem in broken if problem not in problems]
     failed = has_failed(skills) or has_errors(problems)
+    exit_code = UsageError.exit_code if is_invalid else 1 if failed else 0
     if as_json:
         write_json(
             {
@@ -214,21 +220,21 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
                 "ok": not failed,
             }
         )
-        return 1 if failed else 0
+        return exit_code
     write_skills(skills)
-    write_line(f"Settings: {current_file(None) or 'defaults'}")
+    note = " is invalid; the rest is checked with the defaults" if is_invalid else ""
+    write_line(f"Settings: {current_file(None) or 'defaults'}{note}")
     write_line(f"Workspace: {render_counts(found)}")
     write_line(f"Rules: {render_rules(rules)}" if rules else "Rules: invalid")
     for problem in (*skills.problems, *problems):
         warn_line(problem.render())
     if hint := get_hint(skills, places):
         warn_line(f"hint: {hint}")
-    return 1 if failed else 0
+    return exit_code
 
 
-def _try_rules() -> tuple[CheckedRules | None, list[Problem]]:
+def _try_rules(host: Host) -> tuple[CheckedRules | None, tuple[Problem, ...]]:
     try:
-        return try_rules(open_host(None)), []
+        return try_rules(host), ()
     except ConfigError as error:
-        located = [problem for problem in error.problems if isinstance(problem, Problem)]
-        return None, located or [Problem(severity="error", code="bad_rules", message=error.message, hint=error.hint)]
+        return None, _list_problems(error, code="bad_rules")

@@ -20,7 +20,7 @@ from metier.cli.shared.context import current_workspace
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import in_runtime
 from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
-from metier.cli.skill.workspace_skills import open_catalog, open_places
+from metier.cli.skill.workspace_skills import build_places, open_catalog
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
@@ -96,7 +96,7 @@ def try_rules(host: Host) -> CheckedRules:
     """Check all rules. Raises `ConfigError` with every invalid rule and every failing example."""
     packages, _ = get_skills(host)
     reader = open_reader(host.workspace, Toolbox(list_all_tools(packages, host)))
-    workspace = load_workspace(host.workspace, open_catalog(open_places(None)))
+    workspace = load_workspace(host.workspace, open_catalog(build_places(None, host.settings, host.trust)))
     reader.tasks = frozenset(workspace.tasks)
     policy = reader.read_policy(
         read_policy_file(host.workspace).decode("utf-8", "replace"),

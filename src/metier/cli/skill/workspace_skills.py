@@ -50,18 +50,22 @@ class SkillPlaces(Struct, frozen=True, kw_only=True):
 def open_places(skills_dir: Path | None) -> SkillPlaces:
     """Read flag, environment and `agent.yaml`. Raises `ConfigError` if they are invalid."""
     loaded = current_settings(None, {})
-    settings, enabled = loaded.settings, loaded.settings.skills.enabled
+    return build_places(skills_dir, loaded.settings, loaded.trust)
+
+
+def build_places(skills_dir: Path | None, settings: Settings, trust: WorkspaceTrust) -> SkillPlaces:
+    enabled = settings.skills.enabled
     return SkillPlaces(
         roots=build_roots(
             home=home_folder(),
             workspace=current_workspace(),
             bundled=get_bundled_folder(),
             directories=(_get_directory(skills_dir, settings),),
-            trust=replace(loaded.trust, is_directory_named=loaded.trust.is_directory_named or skills_dir is not None),
+            trust=replace(trust, is_directory_named=trust.is_directory_named or skills_dir is not None),
         ),
         selection=parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled)),
         settings=settings,
-        trust=loaded.trust,
+        trust=trust,
     )
 
 
