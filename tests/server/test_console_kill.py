@@ -124,3 +124,40 @@ def test_a_page_loses_or_duplicates_no_event_when_server_and_driver_are_killed(
     assert rows == loaded, "the page that stayed open shows what a page shows that is loaded now"
     assert len({row.partition(" ")[0] for row in rows}) == len(rows)
     assert steps == 1
+
+
+def test_retry_now_connects_to_a_server_that_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: ModelServer, browser: Browser
+) -> None:
+    for name in ("home", "work"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OPENAI_API_KEY", "k" * 12)
+    workspace = prepare(tmp_path / "work", model)
+    port = str(find_free_ports(1)[0])
+    model.follow(says("Done."))
+    model.silent.set()
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MILLISECONDS)
+    page.clock.install()
+    banner = page.locator("#offline")
+
+    with serving_process(workspace.folder, "--port", port, **SAME) as served:
+        start_run(page, served.running.url)
+        expect(page.locator("#body")).to_contain_text("model", timeout=WAIT_MILLISECONDS)
+        assert model.asked.wait(WAIT_SECONDS)
+        # From here on no timer of the page runs, so it makes no attempt of its own.
+        page.clock.pause_at(page.evaluate("Date.now() + 1000"))
+        kill(served.process)
+        expect(banner).to_be_visible(timeout=WAIT_MILLISECONDS)
+    model.silent.clear()
+    model.released.set()
+    with serving_process(workspace.folder, "--port", port, **SAME):
+        expect(banner).to_be_visible()
+
+        banner.get_by_role("button", name="Retry now").click()
+
+        expect(banner).to_be_hidden(timeout=WAIT_MILLISECONDS)
+        expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
+        context.close()
