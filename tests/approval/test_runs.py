@@ -26,6 +26,8 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
 from metier.skills.workspace_trust import MADE_HERE
+from metier.store.base import ApprovalRow, Lease, Store
+from metier.store.wrapper import StoreWrapper
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 
@@ -194,6 +196,32 @@ async def test_a_concurrent_decision_from_elsewhere_wins(tmp_path: Path) -> None
     assert state.remembered == set()
     assert last_result(provider) == "Not run: Faster"
     assert [(one.decided_by, one.counted) for one in attempts] == [("eve", True), ("ada", False)]
+
+
+class SlowPause(StoreWrapper):
+    """Lists the pending approvals right after one is stored, before the journal has its entry."""
+
+    def __init__(self, inner: Store, reader: Runtime) -> None:
+        super().__init__(inner)
+        self.reader = reader
+        self.listed: list[ApprovalQuestion] = []
+
+    async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
+        await super().put_approval(lease, row)
+        self.listed += await self.reader.approvals.list_all(status="open")
+
+
+async def test_an_approval_is_listed_only_with_its_risk_and_preview(tmp_path: Path) -> None:
+    both = (ToolCall("Pen", {"path": "a.txt", "text": "1"}), ToolCall("Pen", {"path": "b.txt", "text": "2"}))
+    host, _ = make_host(tmp_path, (calls(*both), says("Done.")))
+    async with open_runtime(host) as runtime:
+        slow = SlowPause(runtime.store, runtime)
+        await Runtime(host, slow).start(RunRequest(task="write"))
+
+        assert slow.listed == []
+        questions = await runtime.approvals.list_all(status="open")
+
+    assert [question.asked.risk for question in questions if question.asked] == ["high", "high"]
 
 
 async def approve_all(runtime: Runtime) -> None:

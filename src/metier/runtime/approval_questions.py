@@ -118,7 +118,11 @@ class Approvals:
         return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
 
     async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[ApprovalQuestion]]:
-        """Yield approvals in pages, so that a long list needs no more memory than a short one."""
+        """Yield approvals in pages, so that a long list needs no more memory than a short one.
+
+        A pending one without a journal entry is left out: its risk and preview are unknown until the run pauses, which
+        is a moment later or, if its process died, after a resume.
+        """
         await self._expire_open(run_id)
         after = 0
         while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
@@ -126,7 +130,11 @@ class Approvals:
             asked: dict[str, ApprovalAsked] = {}
             for run in dict.fromkeys(row.run_id for row in rows):
                 asked |= await self._find_asked(run)
-            yield [self._build(row, asked.get(row.approval_id)) for row in rows]
+            yield [
+                self._build(row, asked.get(row.approval_id))
+                for row in rows
+                if row.status != "open" or row.approval_id in asked
+            ]
             after = rows[-1].number
 
     async def get(self, name: str) -> ApprovalQuestion:

@@ -47,12 +47,17 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
         name, _ = name_call(step.action)
         await log.record(await build_finished(step, name, preview.failure, duration_ms=0, services=services))
         return
-    asked = [await _ask(step, log, services, reason=action.reason, preview=preview)]
+    requests = [await _build_request(step, log, services, reason=action.reason, preview=preview)]
     for later, reason in [(log.state.step(step_id), reason) for step_id, reason in action.also]:
         preview = await _preview(later, log, services)
         # An earlier call may make a later one possible, which is asked about when its turn comes.
         if preview is None or preview.failure is None:
-            asked.append(await _ask(later, log, services, reason=reason, preview=preview))
+            requests.append(await _build_request(later, log, services, reason=reason, preview=preview))
+    # The rows before the entries: if the process is killed in between, the repeated step finds them and adds the
+    # entries. Everything slow is done before, because an approval without an entry can't be shown.
+    for row, _ in requests:
+        await services.store.put_approval(log.lease, row)
+    asked = [entry for _, entry in requests]
     ids = ", ".join(each.approval_id for each in asked)
     reason = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
     await log.record(*asked, RunPaused(pause="approval", reason=reason))
@@ -67,14 +72,15 @@ async def _may_read(step: Step, log: RunLog, services: Services) -> bool:
     return all(services.policy.judge(read, skill=log.state.skill).decision == "allow" for read in reads)
 
 
-async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, preview: Preview | None) -> ApprovalAsked:
+async def _build_request(
+    step: Step, log: RunLog, services: Services, *, reason: str, preview: Preview | None
+) -> tuple[ApprovalRow, ApprovalAsked]:
     name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
     # The nonce makes IDs in an adopted run unpredictable, so that they cannot have been answered before.
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
     now = services.clock.now()
     expires = now + timedelta(hours=services.runtime.approval_expiry_hours)
-    # The row before the entry: if the process is killed in between, the repeated step finds the row and adds the entry.
     row = ApprovalRow(
         approval_id=approval_id,
         run_id=log.state.run_id,
@@ -83,12 +89,11 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, prev
         created_at=now,
         expires_at=expires,
     )
-    await services.store.put_approval(log.lease, row)
     targets = await resolve_links(step, services)
     shown = render_link_targets(targets) + (preview.text if preview else "")
     # The schema is part of the entry: arguments can be edited in any process, without the tool.
     tool = services.tools.find(name)
-    return ApprovalAsked(
+    entry = ApprovalAsked(
         approval_id=approval_id,
         step_id=step.step_id,
         arguments_hash=bind_approval(payload),
@@ -102,6 +107,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str, prev
         input_schema=tool.info.input_schema if tool else {},
         risk=_get_risk(step, tool, services),
     )
+    return row, entry
 
 
 def _get_risk(step: Step, tool: Tool | None, services: Services) -> str:
