@@ -59,7 +59,7 @@ async def read_spending(
 
 
 async def record_old_runs(runtime: Runtime) -> int:
-    """Record the usage of ended and waiting runs that were imported or are of earlier versions. Returns their number."""
+    """Record the usage of ended and waiting runs that were imported or are of earlier versions. Return the count."""
     count = 0
     # It ends, because each run of a page is recorded and does not come again.
     while run_ids := await runtime.store.usage.list_unrecorded(limit=_PAGE):
