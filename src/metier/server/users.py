@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +13,8 @@ from typing import Literal, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from metier.runtime.one_time_tokens import OneTimeTokens
 
 type Role = Literal["peer", "viewer", "approver", "operator"]
 """A peer is another program: it may use `/mcp` and `/a2a` only."""
@@ -182,47 +183,26 @@ LIFETIME_SECONDS = 600
 
 
 class LoginCodes(Struct, frozen=True):
-    """One-time codes that a browser exchanges for a session cookie.
-
-    Each code is a file. Only one of several requests can delete it, so a code works once across all processes of the
-    server and after a restart.
-    """
+    """One-time codes that a browser exchanges for a session cookie."""
 
     folder: Path
-    """Only the user that runs the server can read it."""
+
+    @property
+    def _tokens(self) -> OneTimeTokens:
+        return OneTimeTokens(folder=self.folder, prefix="code", lifetime_seconds=LIFETIME_SECONDS)
 
     def issue(self, user: User) -> str:
         """Issue a code that signs in as this user, once, within ten minutes."""
-        code = secrets.token_urlsafe(24)
-        file = self._find(code)
-        # Private before it has content, whatever the umask is.
-        file.touch(mode=0o600)
-        file.write_text(json.dumps([user.name, user.role]), encoding="utf-8")
-        return code
+        return self._tokens.issue((user.name, user.role))
 
     def redeem(self, code: str) -> User | None:
         """Use up a code and return its user; None if it is unknown, used or expired."""
-        file = self._find(code)
-        try:
-            made_at, text = file.stat().st_mtime, file.read_text(encoding="utf-8")
-            file.unlink()  # of concurrent requests, only one succeeds
-        except OSError:
+        values = self._tokens.redeem(code)
+        if values is None:
             return None
-        if time.time() - made_at > LIFETIME_SECONDS:
-            return None
-        name, role = _parse(text)
-        return User(name=name, role=role)
+        name, role = values
+        return User(name=name, role=cast("Role", role))  # written by `issue`
 
     def clear(self) -> None:
         """Delete unused codes."""
-        for file in self.folder.glob("code-*"):
-            file.unlink(missing_ok=True)
-
-    def _find(self, code: str) -> Path:
-        # The digest, so that a listing of the folder reveals no code.
-        return self.folder / f"code-{digest_token(code)}"
-
-
-def _parse(text: str) -> tuple[str, Role]:
-    name, role = json.loads(text)  # written by `issue`
-    return name, role
+        self._tokens.clear()

@@ -1,13 +1,9 @@
 """Links that let the receiver of a message decide one approval without an account on the server.
 
-A link contains a random token. Only its digest is stored, as a file in the server's private folder: reading that folder
-reveals no link. Redeeming a link deletes the file, so of two concurrent requests only one succeeds.
+A link contains a one-time token of the server.
 """
 
-import hashlib
 import json
-import secrets
-import time
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +11,7 @@ from msgspec import Struct
 
 from metier.ids import get_user
 from metier.runtime.host import Host
+from metier.runtime.one_time_tokens import OneTimeTokens
 from metier.settings.running_server import find_served
 
 LIFETIME_SECONDS = 24 * 3600
@@ -32,45 +29,23 @@ class DecisionLinks(Struct, frozen=True):
     folder: Path
     """Private folder of the user who runs the server."""
 
+    @property
+    def _tokens(self) -> OneTimeTokens:
+        return OneTimeTokens(folder=self.folder, prefix="decide", lifetime_seconds=LIFETIME_SECONDS)
+
     def issue(self, right: DecisionRight) -> str:
         """Issue a link and return its token."""
-        self._clear_old()
-        token = secrets.token_urlsafe(32)
-        file = self._find(token)
-        # Created with its mode before anything is written, so that other users never can read it.
-        file.touch(mode=0o600)
-        file.write_text(json.dumps([right.approval_id, right.decider]), encoding="utf-8")
-        return token
+        self._tokens.clear(only_expired=True)
+        return self._tokens.issue((right.approval_id, right.decider))
 
     def find(self, token: str) -> DecisionRight | None:
         """Return the right of the link, or None if it is unknown, used or expired. The link stays valid."""
-        file = self._find(token)
-        try:
-            is_old = time.time() - file.stat().st_mtime > LIFETIME_SECONDS
-            approval_id, decider = cast("list[str]", json.loads(file.read_text(encoding="utf-8")))  # by `issue`
-        except (OSError, ValueError):
-            return None
-        return None if is_old else DecisionRight(approval_id=approval_id, decider=decider)
+        values = self._tokens.find(token)
+        return DecisionRight(approval_id=values[0], decider=values[1]) if values is not None else None
 
-    def redeem(self, token: str) -> DecisionRight | None:
-        """Return the right of the link and invalidate it."""
-        right = self.find(token)
-        try:
-            self._find(token).unlink()  # of concurrent requests, all but one fail here
-        except OSError:
-            return None
-        return right
-
-    def _find(self, token: str) -> Path:
-        return self.folder / f"decide-{hashlib.sha256(token.encode('utf-8', 'replace')).hexdigest()}"
-
-    def _clear_old(self) -> None:
-        for file in self.folder.glob("decide-*"):
-            try:
-                if time.time() - file.stat().st_mtime > LIFETIME_SECONDS:
-                    file.unlink()
-            except OSError:
-                continue  # used meanwhile
+    def redeem(self, token: str) -> None:
+        """Invalidate the link."""
+        self._tokens.redeem(token)
 
 
 def add_links(payload: str, host: Host) -> str:
