@@ -104,7 +104,6 @@ async def build_services(
             facts=facts,
             policy=rules,
             find_new_denial=NewDenials(host.workspace, policy.text, tools=tools, root=host.root).find,
-            # Read again in every turn, so that a tool can be turned off while the run works.
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             skill_index=skill_index,
