@@ -204,7 +204,10 @@ class Services(Struct, frozen=True, kw_only=True):
     counter: TokenCounter = msgspec.field(default_factory=TokenCounter)
     cache: TurnCache = msgspec.field(default_factory=TurnCache)
     read_access: Callable[[], frozenset[str]] = frozenset
-    """Returns the tools that are disabled now, read once per turn. Raises `ConfigError`."""
+    """Returns the tools that are disabled now. Called in every turn, so that a tool can be turned off while the run works.
+
+    Raises `ConfigError`.
+    """
     partners: Partners = msgspec.field(default_factory=Partners)
     """Targets that the run may delegate to."""
     task: TaskDefinition | None = None
