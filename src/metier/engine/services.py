@@ -204,9 +204,9 @@ class Services(Struct, frozen=True, kw_only=True):
     counter: TokenCounter = msgspec.field(default_factory=TokenCounter)
     cache: TurnCache = msgspec.field(default_factory=TurnCache)
     read_access: Callable[[], frozenset[str]] = frozenset
-    """Returns the tools that are disabled now. Called in every turn, so that a tool can be turned off while the run works.
+    """Returns the tools that are disabled now. Raises `ConfigError`.
 
-    Raises `ConfigError`.
+    Called in every turn, so that a tool can be turned off while the run works.
     """
     partners: Partners = msgspec.field(default_factory=Partners)
     """Targets that the run may delegate to."""
