@@ -129,6 +129,15 @@ def test_doctor_tests_the_sandbox_by_using_it(capsys: pytest.CaptureFixture[str]
     assert found["limits"]["detail"].startswith("in every profile: 256 processes a program; each: cpu 600 s")
 
 
+def test_unreadable_folder_in_path_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The name is too long for a file system: root could read any folder that exists.
+    monkeypatch.setenv("PATH", f"/{'x' * 300}/bin{os.pathsep}{os.environ['PATH']}")
+
+    assert findings(capsys)["limits"]["state"] == "ok"
+
+
 def test_doctor_names_a_read_only_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,10 +98,10 @@ def _is_trusted(folder: Path, roots: Collection[Path]) -> bool:
     # A relative entry depends on the working folder, which may be the workspace.
     if not folder.is_absolute() or _lies_in(folder, roots):
         return False
-    # The programs of a virtual environment belong to a project, and a run in that project may write them.
-    if (folder.parent / "pyvenv.cfg").exists():
-        return False
     try:
+        # The programs of a virtual environment belong to a project, and a run in that project may write them.
+        if (folder.parent / "pyvenv.cfg").exists():
+            return False
         mode = folder.stat().st_mode
     except OSError:
         return False
