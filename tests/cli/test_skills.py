@@ -44,6 +44,18 @@ def test_list_shows_skills_with_their_source_and_warns_of_hidden_ones(
     assert "shadowed_skill" in err
 
 
+def test_add_names_a_home_folder_that_cannot_be_written(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = add(workspace / "mine/notes")
+    # A file instead of the folder, because root may write to any folder.
+    (Path.home() / ".agent").write_text("")
+
+    assert run(["skills", "add", str(folder), "--yes"]) == 1
+
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert error.startswith("error: Cannot write to the folder of installed skills")
+    assert hint == "hint: Make it writable, or set HOME to another folder"
+
+
 def test_list_as_json_is_only_json_on_stdout(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = add(workspace / "more/notes")
 

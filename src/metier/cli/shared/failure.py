@@ -1,6 +1,7 @@
 """Turn an exception into `error: …` and `hint: …` lines on stderr and an exit code. Secrets are redacted."""
 
 import contextlib
+import errno
 import importlib
 import os
 import re
@@ -162,4 +163,9 @@ def _describe_system(error: OSError) -> list[str]:
     except FileNotFoundError:
         return ["error: The current directory no longer exists", "hint: Change to another directory"]
     place = f": {str(error.filename)!r}" if error.filename else ""
-    return [f"error: {error.strerror or error}{place}", "hint: Run it again with --debug for details"]
+    hint = "Check its permissions" if _is_denied(error) else "Run it again with --debug for details"
+    return [f"error: {error.strerror or error}{place}", f"hint: {hint}"]
+
+
+def _is_denied(error: OSError) -> bool:
+    return bool(error.filename) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)

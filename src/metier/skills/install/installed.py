@@ -153,13 +153,18 @@ def parse_registry(text: bytes, *, file: Path) -> Registry:
 @contextmanager
 def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Generator[None]:
     """Lock the registry against other processes and threads."""
-    home.root.mkdir(parents=True, exist_ok=True)
     # No soft lock: it is a file whose existence is the lock, so it would outlive a killed process.
     lock = FileLock(home.root / ".registry.lock", timeout=wait_seconds, fallback_to_soft=False)
     try:
+        home.root.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
         raise SkillError("Another process is changing the skills", hint="Try again when it has finished") from error
+    except OSError as error:
+        raise SkillError(
+            f"Cannot write to the folder of installed skills {str(home.root)!r}: {error.strerror}",
+            hint="Make it writable, or set HOME to another folder",
+        ) from error
     try:
         yield
     finally:
