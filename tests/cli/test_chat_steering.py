@@ -91,6 +91,9 @@ def test_a_queued_message_survives_a_kill_and_reaches_the_continued_turn(
         terminal.process.wait(60)
     with chat_terminal(workspace.folder, "--profile", "permissive", "--continue") as terminal:
         terminal.wait_for("done/retry/skip/abort>")
+        terminal.type("Skip it" + ENTER)
+        terminal.wait_for("Type done, retry, skip or abort, or press Ctrl-C to answer later")
+        terminal.wait_for("done/retry/skip/abort>")
         terminal.type("skip" + ENTER)
         terminal.wait_for("In blue, then.")
         terminal.type("And now?" + ENTER)

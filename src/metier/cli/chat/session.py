@@ -326,9 +326,7 @@ class Session:
         try:
             if status.pause == "in_doubt":
                 warn_line(status.pause_reason)
-                word = (await self._screen.read_line(f"{'/'.join(DOUBTS)}> ")).strip()
-                doubt: Doubt | None = next((known for known in DOUBTS if word == known), None)
-                return Answer(doubt=doubt, by=get_user()) if doubt else None
+                return Answer(doubt=await self._read_doubt(), by=get_user())
             question = status.question
             warn_line(question.text if question is not None else status.pause_reason)
             names = question.names if question is not None else (DEFAULT_FIELD,)
@@ -337,6 +335,15 @@ class Session:
         except (EOFError, KeyboardInterrupt):
             warn_line("Not answered; type /continue to be asked again")
             return None
+
+    async def _read_doubt(self) -> Doubt:
+        """Read the answer for an interrupted step. Asks again: at the chat's prompt the word would be a new message."""
+        while True:
+            word = (await self._screen.read_line(f"{'/'.join(DOUBTS)}> ")).strip().lower()
+            for doubt in DOUBTS:
+                if word == doubt:
+                    return doubt
+            warn_line("Type done, retry, skip or abort, or press Ctrl-C to answer later")
 
     async def _read_word(self, prompt: str) -> str:
         """Read a line for a question during a turn. Ctrl-C leaves the question open and does not stop the turn."""
