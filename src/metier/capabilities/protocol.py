@@ -116,13 +116,7 @@ class MissingField(Value):
 
     @classmethod
     def from_contract(cls, field: InputField) -> Self:
-        return cls(
-            name=field.name,
-            type=field.type,
-            description=field.description,
-            required=field.required,
-            enum=field.enum,
-        )
+        return cls(**dict(field))
 
     @property
     def schema_of_value(self) -> Schema:

@@ -75,17 +75,6 @@ def _project(entry: Entry, state: RunState) -> Iterable[events.Payload]:
     match entry:
         case RunStarted() | RunPaused() | RunResumed() | RunFinished() | RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
-        case (
-            RunAdopted()
-            | LimitsRaised()
-            | RunReopened()
-            | SkillCodeAccepted()
-            | ModelChanged()
-            | UndoStarted()
-            | UndoFinished()
-            | HooksRan()
-        ):
-            return [_project_change(entry)]
         case CatalogLoaded() | SkillsRanked() | HandedOff():
             return _project_planning(entry, state)
         case ContextDisclosed():
@@ -101,7 +90,8 @@ def _project(entry: Entry, state: RunState) -> Iterable[events.Payload]:
         case TaskPlanned() | CallPlanned() | ChildRequested() | ChildEnded() | ResultChecked():
             return project_work(entry, state)
         case _:
-            return []
+            change = _project_change(entry)
+            return [change] if change is not None else []
 
 
 def _project_hooks(entry: HooksRan) -> events.Payload:
@@ -119,16 +109,8 @@ def _project_hooks(entry: HooksRan) -> events.Payload:
     )
 
 
-def _project_change(
-    entry: RunAdopted
-    | LimitsRaised
-    | RunReopened
-    | SkillCodeAccepted
-    | ModelChanged
-    | UndoStarted
-    | UndoFinished
-    | HooksRan,
-) -> events.Payload:
+def _project_change(entry: Entry) -> events.Payload | None:
+    """Project a change of the run itself; None for entries without an event."""
     match entry:
         case UndoStarted() | UndoFinished():
             return _project_undo(entry)
@@ -152,6 +134,8 @@ def _project_change(
         case SkillCodeAccepted():
             skills = tuple(name.partition(":")[2] for name in entry.code)
             return events.SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
+        case _:
+            return None
 
 
 def _project_undo(entry: UndoStarted | UndoFinished) -> events.Payload:

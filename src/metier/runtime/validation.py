@@ -370,8 +370,9 @@ class _Checker(Struct, frozen=True, kw_only=True):
         if item.draft is not None:
             found += check_schemas(item.draft)
         if isinstance(item.definition, SkillDefinition):
-            found += _check_scripts(item.definition)
-            found += _check_version(item.definition)
+            found += report_missing_scripts(item.definition)
+            found += _check_entrypoint(item.definition)
+            found += filter(None, [find_version_problem(item.definition)])
             found += check_capability(item.definition, strict=self.strict)
             found += self._check_needs(item.definition, item.references)
         return replace(item, problems=(*item.problems, *found)) if found else item
@@ -579,16 +580,6 @@ def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
         if not is_allowed(parse_model_name(name, provider=options.provider), host)
     ]
     return [*wrong, *(replace(problem, severity="warning") for problem in useless)]
-
-
-def _check_version(skill: SkillDefinition) -> list[Problem]:
-    problem = find_version_problem(skill)
-    return [problem] if problem is not None else []
-
-
-def _check_scripts(skill: SkillDefinition) -> list[Problem]:
-    """Check that listed scripts and the entrypoint exist."""
-    return [*report_missing_scripts(skill), *_check_entrypoint(skill)]
 
 
 def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:
