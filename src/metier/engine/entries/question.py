@@ -20,7 +20,7 @@ class ApprovalAsked(TimedEntry, frozen=True, kw_only=True, tag="approval_asked")
     """The model's own reason for the call."""
     preview: str = ""
     """The call's expected change, if its tool can show it."""
-    # Compared before the approved call runs: a file that changed since must not get a change that nobody saw.
+    # Compared before the approved call runs: a file that changed since must not get a change that no user saw.
     base: str = ""
     """Hash of the content that the preview was made from."""
     leads_to: tuple[str, ...] = ()
