@@ -8,7 +8,7 @@ import pytest
 from hostile_text import PAYLOADS
 from msgspec.structs import replace
 
-from metier.views.page.environment import ELEMENTS, render_markdown_html, render_share
+from metier.views.page_rendering import ELEMENTS, render_markdown_html, render_share
 from metier.views.run_view import CallView, NoteView, RunView, StepView, TextView, Waiting
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)

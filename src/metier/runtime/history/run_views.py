@@ -116,7 +116,7 @@ async def render_shared_run(runtime: Runtime, run_id: str) -> str:
     if find_spec("jinja2") is None:
         raise ConfigError("A page needs the package 'jinja2', which is not installed", hint=hint_extra("server"))
     # Imported here, because the template package is an extra.
-    from metier.views.page.environment import render_share  # noqa: PLC0415
+    from metier.views.page_rendering import render_share  # noqa: PLC0415
 
     view = await read_run_view(runtime, run_id)
     return render_share(view, await read_step_diffs(runtime, run_id))

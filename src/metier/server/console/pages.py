@@ -23,7 +23,7 @@ from metier.server.console.live import Pulse
 from metier.server.console.rendering import build_console_environment
 from metier.server.console.workspace_pages import Checkup
 from metier.server.state import Lifespan, ServerState
-from metier.views.page.environment import STYLE_FILE
+from metier.views.page_rendering import STYLE_FILE
 
 STATIC = Path(__file__).parent / "static"
 _ROUTERS: tuple[APIRouter, ...] = (

@@ -21,7 +21,7 @@ from metier.server.problems import ProblemDocument, describe_problem
 from metier.server.state import ServerState, get_csrf_token, get_nonce, get_state, get_user
 from metier.server.users import User
 from metier.telemetry.redaction import Redactor
-from metier.views.page.environment import build_environment
+from metier.views.page_rendering import build_environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 logger = logging.getLogger("metier.server")

@@ -31,7 +31,7 @@ from metier.views.diff import build_step_diff, parse_diff
 from metier.views.run_view import RunView
 from metier.views.waterfall import build_waterfall
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "page"
 STYLE_FILE = FOLDER / "style.css"
 _MAX_LINES = 400
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
