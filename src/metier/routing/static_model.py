@@ -54,17 +54,11 @@ _READABLE = (
 _AGAIN = "Fetch the model again"
 
 
-class _Stored(TypedDict):
-    """A tensor of `safetensors`."""
+class _Tensor(TypedDict):
+    """A tensor as `safetensors` returns it."""
 
     dtype: str
     shape: list[int]
-    data: bytes
-
-
-class _Tensor(NamedTuple):
-    kind: str
-    shape: tuple[int, ...]
     data: bytes
 
 
@@ -100,9 +94,8 @@ class _Table:
     """The vectors of all tokens, in the file's format."""
 
     def __init__(self, tensor: _Tensor, *, weights: Sequence[float], mapping: Sequence[int]) -> None:
-        self.rows, self.size = tensor.shape
-        self._data = tensor.data
-        self._row = struct.Struct(f"<{self.size}{_NUMBERS[tensor.kind]}")
+        self._data = tensor["data"]
+        self._row = struct.Struct(f"<{tensor['shape'][1]}{_NUMBERS[tensor['dtype']]}")
         self._weights = weights
         self._mapping = mapping
 
@@ -188,12 +181,8 @@ def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
     words = _read(files.tokenizer, files.within, size=stamps[1][2], limit=MAX_TOKENIZER_BYTES)
     content = _read(files.weights, files.within, size=stamps[0][2], limit=MAX_WEIGHTS_BYTES)
     identity = f"{_PROCEDURE} {hashlib.sha256(content).hexdigest()} {hashlib.sha256(words).hexdigest()}"
-    deserialize = cast(
-        "Callable[[bytes], Sequence[tuple[str, _Stored]]]",
-        safetensors.deserialize,
-    )
-    found = _try(lambda: deserialize(content), f"has a damaged '{WEIGHTS_FILE}'")
-    tensors = {name: _Tensor(part["dtype"], tuple(part["shape"]), part["data"]) for name, part in found}
+    deserialize = cast("Callable[[bytes], Sequence[tuple[str, _Tensor]]]", safetensors.deserialize)
+    tensors = dict(_try(lambda: deserialize(content), f"has a damaged '{WEIGHTS_FILE}'"))
     tokenizer = _try(lambda: Tokenizer.from_str(words.decode()), f"has a '{TOKENIZER_FILE}' that cannot be used")
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)  # pyright: ignore[reportUnknownMemberType]
@@ -219,19 +208,20 @@ def _build_table(tensors: Mapping[str, _Tensor], files: _Files, *, tokens: int) 
     if not name or others:
         raise _unsupported(files.weights.parent, f"it has a tensor {others[0]!r}" if others else "it has no vectors")
     table = tensors[name]
-    if table.kind not in _NUMBERS:
-        raise _unsupported(files.weights.parent, f"its numbers are of the kind {table.kind!r}")
-    if len(table.shape) != 2 or 0 in table.shape or table.shape[1] > MAX_NUMBERS:
-        shape = " x ".join(map(str, table.shape)) or "no"
+    kind, shape = table["dtype"], table["shape"]
+    if kind not in _NUMBERS:
+        raise _unsupported(files.weights.parent, f"its numbers are of the kind {kind!r}")
+    if len(shape) != 2 or 0 in shape or shape[1] > MAX_NUMBERS:
+        found = " x ".join(map(str, shape)) or "no"
         raise EmbeddingsFailed(
-            f"The tensor {name!r} of the embedding model has {shape} numbers instead of a row of at most {MAX_NUMBERS} "
+            f"The tensor {name!r} of the embedding model has {found} numbers instead of a row of at most {MAX_NUMBERS} "
             "for each token",
             hint=_AGAIN,
         )
     mapping = cast("Sequence[int]", _unpack(tensors.get(_MAPPING), _INDEXES))
     weights = _unpack(tensors.get(_WEIGHTS), _NUMBERS)
-    is_short = any(0 < len(each) < tokens for each in (mapping, weights)) or (not mapping and table.shape[0] < tokens)
-    if is_short or (mapping and not 0 <= min(mapping) <= max(mapping) < table.shape[0]):
+    is_short = any(0 < len(each) < tokens for each in (mapping, weights)) or (not mapping and shape[0] < tokens)
+    if is_short or (mapping and not 0 <= min(mapping) <= max(mapping) < shape[0]):
         raise _misfit()
     return _Table(table, weights=weights, mapping=mapping)
 
@@ -239,9 +229,10 @@ def _build_table(tensors: Mapping[str, _Tensor], files: _Files, *, tokens: int) 
 def _unpack(tensor: _Tensor | None, kinds: Mapping[str, str]) -> Sequence[float]:
     if tensor is None:
         return ()
-    if tensor.kind not in kinds or len(tensor.shape) != 1 or 0 in tensor.shape:
+    kind, shape = tensor["dtype"], tensor["shape"]
+    if kind not in kinds or len(shape) != 1 or 0 in shape:
         raise _misfit()
-    return struct.unpack(f"<{tensor.shape[0]}{kinds[tensor.kind]}", tensor.data)
+    return struct.unpack(f"<{shape[0]}{kinds[kind]}", tensor["data"])
 
 
 def _find_unknown(tokenizer: "Tokenizer", words: bytes) -> int | None:
