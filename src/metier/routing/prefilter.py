@@ -18,7 +18,7 @@ type ZeroCandidateStrategy = Literal["fallback_all_skills", "fail_fast"]
 DEFAULT_TOP_K = 8
 DEFAULT_MIN_SCORE = 55.0
 SPREAD = 60
-"""The constant of reciprocal rank fusion: a larger one flattens the differences between ranks."""
+"""The constant of reciprocal rank fusion, as its authors chose it: a larger one flattens differences between ranks."""
 SIMILAR_WEIGHT = 0.9
 """Relative to 1.0 for words: a skill that only embeddings find gets at best the eighth rank."""
 

@@ -86,6 +86,7 @@ MAX_WORD_LENGTH = 40
 MAX_CORRECTIONS = 32
 """Maximum number of unknown words that are corrected; a pasted log has thousands."""
 MIN_SIMILARITY = 0.74
+"""Allows one error in a word of four letters, which leaves a similarity of 0.75."""
 MAX_MEANINGS = 3
 CERTAINTY = 0.8
 """Maximum weight of a corrected word, relative to 1.0 for a known one."""

@@ -1,7 +1,8 @@
 """A cache of embedding vectors on disk, by the hash of the text.
 
 Each model has a file with a header line (format, vector size, checksum) and records of equal size. Numbers are rounded
-to single bytes, which changes only the third decimal of a cosine. A damaged file counts as empty.
+to single bytes, which changes only the third decimal of a cosine. A damaged file counts as empty. Unlike `CacheFiles`,
+these files outlive a release, because vectors of a server may cost money.
 """
 
 import hashlib
