@@ -161,8 +161,6 @@ REPEAT_SATURATION = 1
 """Saturation of a word that the request repeats: two occurrences count 1.33 times, any number less than twice."""
 PAIR_IMPACT = 0.35
 """Weight of adjacent words relative to single ones; twice the weight loses 0.8 points of recall at 10,000 skills."""
-MAX_PARTS = 6
-"""Maximum number of parts of an identifier that are joined again."""
 COVERAGE_POWER = 0.15
 """Exponent of the covered share of a request. Small, because long requests mostly describe their background."""
 NAME_BONUS = 0.2
@@ -331,7 +329,7 @@ def _read_request(text: str, index: IndexTables) -> _Request:
     """Look up every word of the text and correct unknown ones."""
     segments = list(split_segments(text))
     times = Counter(chain.from_iterable(segments))
-    readings = _read_words(times, index, segments)
+    readings = _read_words(times, index)
     emphasize = get_emphasis(text)
     factors = {word: emphasize(word) for word in readings}
     for word, parts in _list_joined(segments, index):
@@ -349,7 +347,7 @@ def _read_request(text: str, index: IndexTables) -> _Request:
     )
 
 
-def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[str]]) -> dict[str, tuple[Term, ...]]:
+def _read_words(words: Iterable[str], index: IndexTables) -> dict[str, tuple[Term, ...]]:
     """Find the terms of each word, the most certain first."""
     readings: dict[str, tuple[Term, ...]] = {}
     unknown: list[str] = []
@@ -358,23 +356,9 @@ def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[st
         if terms is None:
             unknown.append(word)
         readings[word] = terms or ()
-    if unknown:
-        compounds = _list_compounds(segments, frozenset(unknown))
-        for word in [word for word in unknown if word not in compounds][:MAX_CORRECTIONS]:
-            readings[word] = _correct(word, index)
+    for word in unknown[:MAX_CORRECTIONS]:
+        readings[word] = _correct(word, index)
     return readings
-
-
-def _list_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[str]:
-    """List unknown identifiers that follow their parts in the output of `split_words`, such as v, stack, `vstack`."""
-    # An unknown identifier is a name, not a typo. Its parts are looked up separately.
-    return {
-        word
-        for segment in segments
-        for at, word in enumerate(segment)
-        if word in unknown
-        and any("".join(segment[at - parts : at]) == word for parts in range(2, min(at, MAX_PARTS) + 1))
-    }
 
 
 def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
