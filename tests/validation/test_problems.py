@@ -25,10 +25,10 @@ READERS = (
     SOURCE / "approval" / "scopes.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",
-    SOURCE / "tools" / "hooks" / "definition.py",
+    SOURCE / "tools" / "hook_definitions.py",
     SOURCE / "tools" / "mcp" / "servers.py",
     SOURCE / "runtime" / "workspace" / "tasks.py",
-    SOURCE / "runtime" / "checks" / "validation.py",
+    SOURCE / "runtime" / "validation.py",
     SOURCE / "settings" / "layers.py",
 )
 REPORTERS = (
