@@ -2,12 +2,14 @@
 
 import io
 import json
+from threading import Thread
 
 import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
-from running_server import RunningServer
+from running_server import WAIT_SECONDS, RunningServer, serving_process
 
+from metier.cli.shared import server_client
 from metier.settings.running_server import write_token
 
 
@@ -122,6 +124,33 @@ def test_local_commands_and_options_are_rejected(
     assert "does not run on a server" in capsys.readouterr().err
     assert workspace.agent("--server", remote.url, "run", "greet me", "--image", "picture.png") == 2
     assert "No such option: --image" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_server_that_dies_during_a_run_is_reported_with_a_way_to_continue(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_client, "MAX_OUTAGE_SECONDS", 0.0)
+    model.follow(says("Never sent."))
+    model.silent.set()
+    with serving_process(workspace.folder) as served:
+
+        def kill_when_asked() -> None:
+            assert model.asked.wait(WAIT_SECONDS)
+            served.process.kill()
+
+        killer = Thread(target=kill_when_asked)
+        killer.start()
+        code = workspace.agent("--server", served.running.url, "run", "greet me")
+        killer.join()
+    model.silent.clear()
+    model.released.set()
+
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    (run_id,) = workspace.run_ids()
+    assert code == 1
+    assert error.startswith(f"error: The server at '{served.running.url}' stopped answering during run '{run_id}'")
+    assert hint == f"hint: Once it is back, run `agent --server {served.running.url} runs watch {run_id}`"
 
 
 def test_unreachable_servers_and_missing_tokens_are_reported(

@@ -161,7 +161,10 @@ class Server(Struct, frozen=True):
                         return
             except httpx2.TransportError as error:
                 if anyio.current_time() > until:
-                    raise self._unreachable(error) from error
+                    raise MetierError(
+                        f"The server at {self.url!r} stopped answering during run {run_id!r}: {type(error).__name__}",
+                        hint=f"Once it is back, run `agent --server {self.url} runs watch {run_id}`",
+                    ) from error
             await anyio.sleep(_RETRY_SECONDS)
 
     async def _is_settled(self, run_id: str) -> bool:
