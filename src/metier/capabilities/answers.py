@@ -82,6 +82,7 @@ def list_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path)
 
 
 def _is_written(folder: Path, name: str) -> bool:
+    # With links resolved: one in the folder may lead out of it.
     path = (folder / name).resolve()
     return path.is_relative_to(folder.resolve()) and path.is_file()
 

@@ -120,6 +120,7 @@ _CHILD_TASKS: dict[str, JsonValue] = {
     "items": _object(("agent", "task"), agent=_TEXT, task=_TEXT),
     "minItems": 1,
 }
+# A run pins these schemas with its instructions, so a change here does not reach a started run.
 _SCHEMAS: dict[str, dict[str, JsonValue]] = {
     "use_skill": _object(("skill",), skill=_TEXT, reason=_TEXT, inputs=_ANYTHING),
     "read_skill_files": _object(("paths",), paths=_TEXTS),

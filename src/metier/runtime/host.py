@@ -128,4 +128,5 @@ class Host(Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
+        # For users. In containers two drivers may have the same name, so a lease also has a token.
         return f"{socket.gethostname()}:{os.getpid()}"

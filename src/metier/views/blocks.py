@@ -79,6 +79,7 @@ class BlockSplitter:
         lines = self.rest.splitlines(keepends=True)
         if len(lines) <= MAX_TABLE_ROWS and len(self.rest) <= MAX_BLOCK:
             return None
+        # Without the last line, which may still be arriving.
         head, rows = "".join(lines[:2]), lines[2:-1]
         if not rows or len(head) > MAX_BLOCK:  # no table: one line without end
             block, self.rest = self.rest[:MAX_BLOCK], self.rest[MAX_BLOCK:]

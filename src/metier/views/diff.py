@@ -128,6 +128,7 @@ def parse_diff(unified: str) -> Iterator[DiffLine]:
         elif line.startswith("-"):
             yield DiffLine("removed", old, line)
             old, old_left = old + 1, old_left - 1
+        # `\ No newline at end of file`.
         elif line.startswith("\\"):
             yield DiffLine("note", 0, line)
         else:

@@ -194,6 +194,7 @@ def _receive(view: RunView, payload: LlmResponseReceived, _record: EventRecord) 
     view = replace(view, calls=calls, usage=view.usage.plus(usage), waiting=None, draft="")
     if not said.strip() or not payload.tool_calls or said.lstrip().startswith("{"):
         return view
+    # The text of an event ends with this sign if it was truncated.
     return _add(view, TextView(turn=payload.turn, text=sanitize(said).strip(), is_cut=is_cut and said.endswith("…")))
 
 

@@ -111,7 +111,9 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
     is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
     shown = step.error if step.error and (step.state == "denied" or not step.output) else step.output
     given = sanitize(shown).splitlines()
+    # The line of the step has the exit code already.
     lines = [line for line in given if not _EXIT_CODE.fullmatch(line) and not _LABEL.fullmatch(line)]
+    # Of a failure the last lines are shown, and these would take their place.
     while lines and not lines[-1].strip():
         lines.pop()
     # The reason of a failure is usually at the end of the output.

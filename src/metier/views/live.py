@@ -41,6 +41,7 @@ from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
 from metier.views.screen_lines import indent
 
 FRAMES_PER_SECOND = 10
+# Wider than every closing line.
 NO_EDGE = 1_000
 MAX_CHANGE = 20
 """Lines of a diff below the step that made it."""
@@ -121,6 +122,7 @@ class LiveRun:
             # A step that waits is printed when it ends, which is after an earlier process printed the rest.
             self._printed[run.run_id] = first = [*settled, False].index(False)
             self._ahead |= {(run.run_id, number) for number in range(first, len(settled)) if settled[number]}
+        # An earlier process has printed their blocks.
         self._closed = {run.run_id for run in past.walk() if run.is_over}
 
     def write(self, record: EventRecord) -> None:
@@ -198,6 +200,7 @@ class LiveRun:
 
     def has_shown(self, result: str) -> bool:
         """Return True if the last reply was shown and is this text."""
+        # Compared in the form in which the reply was shown.
         return self._text.shown.strip() == self._redactor.redact(sanitize(result)).strip()
 
     def show_all(self, view: RunView) -> None:
@@ -370,6 +373,7 @@ class LiveRun:
         items = list_checklist(self.view)
         if not self._has_blocks or items == self._printed_plan:
             return []
+        # At most a third of the screen, or a long plan would push the running steps off it.
         room = min(MAX_CHECKLIST, max(3, self._painter.height // 3))
         return [indent(line, 1) for line in render_checklist(items, width=width - 2, room=room)]
 

@@ -162,6 +162,7 @@ class TerminalPainter:
         """Replace the region with the text, whose last lines are the new region."""
         # A narrower window has wrapped the lines of the region, so it has more screen lines now.
         up = sum(max(1, -(-each // self.width)) for each in self._shown)
+        # Up to the first line of the region, to its first column, then clear everything below.
         clear = f"\x1b[{up}A\r\x1b[J" if up else ""
         if clear or text:
             self._send(f"{_BEGIN}{clear}{spell(text, self._stream)}{_END}")
@@ -180,6 +181,7 @@ class TerminalPainter:
     def _size(self) -> tuple[int, int]:
         try:
             size = os.get_terminal_size(self._stream.fileno())
+        # A closed stream raises ValueError.
         except (OSError, ValueError):
             size = shutil.get_terminal_size()
         return (size.columns or 80, size.lines or 24)
