@@ -240,3 +240,11 @@ def test_resumed_run_without_a_seen_start_uses_its_final_totals() -> None:
     view = fold_all(records([RunFinished(turns=7, input_tokens=900, output_tokens=90, cost_usd=0.5)]))
 
     assert (view.turn, view.usage.input_tokens, view.usage.cost_usd) == (7, 900, 0.5)
+
+
+def test_final_totals_without_a_cost_make_the_cost_unknown() -> None:
+    # Events of child runs are not in the stream of a server.
+    view = fold_all(records([RunFinished(turns=1, input_tokens=900, output_tokens=90, cost_usd=None)]))
+
+    assert view.total_usage.known_cost_usd is None
+    assert fold_all(records([RunFinished(cost_usd=None)])).total_usage.known_cost_usd == 0

@@ -259,11 +259,13 @@ _SUMMARY_CHARACTERS = 400
 def _complete(view: RunView, payload: RunFinished) -> Usage:
     """Correct the usage by the run's own totals: a view that started late has missed calls."""
     usage, total = view.usage, view.total_usage
+    has_unknown_cost = payload.cost_usd is None and bool(payload.input_tokens or payload.output_tokens)
     return replace(
         usage,
         input_tokens=usage.input_tokens + max(0, payload.input_tokens - total.input_tokens),
         output_tokens=usage.output_tokens + max(0, payload.output_tokens - total.output_tokens),
         cost_usd=usage.cost_usd + max(0.0, (payload.cost_usd or 0.0) - total.cost_usd),
+        unpriced_calls=usage.unpriced_calls + (1 if has_unknown_cost and not total.unpriced_calls else 0),
     )
 
 
