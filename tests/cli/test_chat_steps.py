@@ -68,12 +68,26 @@ def test_a_denied_edit_and_an_unchanged_write_show_no_diff(workspace: Workspace,
         assert terminal.wait_for_end() == 0
 
 
+def test_truncated_diff_tells_how_to_see_the_rest(workspace: Workspace, model: ModelServer) -> None:
+    content = "".join(f"row {number} of it\n" for number in range(1, 301))
+    model.follow(calls("Write", path="rows.txt", content=content), says("Done."))
+    with open_chat(workspace, "--profile", "permissive") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Write rows" + ENTER)
+        assert "row 299 of it" not in terminal.wait_for("more lines of diff; Ctrl-O shows all")
+        terminal.wait_for("Done.")
+        terminal.type(CTRL_O)
+        terminal.wait_for("row 299 of it")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
 def test_ctrl_o_shows_the_whole_output_of_a_step(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Bash", command="seq -f 'row %g of it' 300"), says("Done."))
     with open_chat(workspace, "--profile", "permissive") as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Count" + ENTER)
-        terminal.wait_for("more lines")
+        terminal.wait_for("more lines; Ctrl-O shows all")
         terminal.wait_for("Done.")
         terminal.type(CTRL_O)
         terminal.wait_for("row 150 of it")

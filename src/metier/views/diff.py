@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from rich.cells import chop_cells
 from rich.text import Text
 
+from metier.telemetry.amounts import format_count
 from metier.telemetry.sanitize import reveal
 from metier.views.run_view import StepView
 from metier.views.screen_lines import fit, indent
@@ -73,22 +74,28 @@ def is_diff(text: str) -> bool:
     return text.startswith("--- ") and "\n+++ " in text
 
 
-def render_change(step: StepView, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
-    """Render the change of a step that wrote a file, below the line that names the file; empty for other steps."""
+def render_change(step: StepView, *, width: int, most: int | None = MAX_LINES, advice: str = "") -> list[Text]:
+    """Render the change of a step that wrote a file, below the line that names the file; empty for other steps.
+
+    `advice` tells how to see the omitted lines.
+    """
     unified = build_step_diff(step)
     left = max(0, step.diff_lines - unified.count("\n") - 1)
-    return [indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False, left=left)]
+    lines = list(_list_lines(unified, names_file=False))
+    return [indent(line) for line in _render_lines(lines, width=width - 2, most=most, left=left, advice=advice)]
 
 
-def render_diff(
-    unified: str, *, width: int, most: int | None = MAX_LINES, names_file: bool = True, left: int = 0
-) -> list[Text]:
-    """Render one screen line per diff line, then the number of further lines, with `left` missing ones."""
-    lines = list(_list_lines(unified, names_file=names_file))
+def render_diff(unified: str, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
+    """Render one screen line per diff line, then the number of further lines."""
+    return _render_lines(list(_list_lines(unified, names_file=True)), width=width, most=most)
+
+
+def _render_lines(lines: list[Text], *, width: int, most: int | None, left: int = 0, advice: str = "") -> list[Text]:
+    """Render the lines, then the number of further ones; `left` others are missing."""
     shown = lines if most is None else lines[:most]
     rendered = [fit(text, width) for text in shown]
     if left := left + len(lines) - len(shown):
-        rendered.append(_count_left(left))
+        rendered.append(fit(_count_left(left, advice), width))
     return rendered
 
 
@@ -102,8 +109,8 @@ def wrap_diff(unified: str, *, width: int, most: int | None, max_line: int | Non
     return rendered
 
 
-def _count_left(left: int) -> Text:
-    return Text(f"… {left:,} more lines of diff", "dim italic")
+def _count_left(left: int, advice: str = "") -> Text:
+    return Text(f"… {format_count(left, 'more line')} of diff{f'; {advice}' if advice else ''}", "dim italic")
 
 
 def parse_diff(unified: str) -> Iterator[DiffLine]:

@@ -106,8 +106,11 @@ def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
         yield format_seconds(max(0.0, (now - step.started_at).total_seconds()))
 
 
-def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINES) -> list[Text]:
-    """Render an indented excerpt of the output and the number of omitted lines. `most=None` shows all lines."""
+def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINES, advice: str = "") -> list[Text]:
+    """Render an indented excerpt of the output and the number of omitted lines. `most=None` shows all lines.
+
+    `advice` tells how to see the omitted lines.
+    """
     is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
     shown = step.error if step.error and (step.state == "denied" or not step.output) else step.output
     given = sanitize(shown).splitlines()
@@ -123,7 +126,7 @@ def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINE
     style = "red" if is_bad else "dim"
     rendered = [fit(Text(_INDENT + line.expandtabs(4), style), width) for line in shown]
     if left > 0:
-        more = format_count(left, "more line")
+        more = format_count(left, "more line") + (f"; {advice}" if advice else "")
         rendered.insert(0 if is_bad else len(rendered), fit(Text(f"{_INDENT}… {more}", "dim italic"), width))
     return rendered
 

@@ -67,11 +67,13 @@ class LiveRun:
         shows_text: bool = True,
         excerpt_lines: int = EXCERPT_LINES,
         interrupt_key: str = "Ctrl-C",
+        expand_advice: str = "",
         clock: Callable[[], datetime] = _now,
     ) -> None:
         """`shows_text`: show the model's text as it arrives; if False, the caller prints the answer."""
         self._excerpt_lines = excerpt_lines
         self._interrupt_key = interrupt_key
+        self._expand_advice = expand_advice
         self.view = RunView()
         self._painter = painter
         self._redactor = redactor
@@ -307,9 +309,15 @@ class LiveRun:
             case StepView():
                 if item.kind != "control" or self._verbosity or item.state not in ("succeeded", "running"):
                     yield render_step(item, width=width)
-                    change = render_change(item, width=width, most=MAX_CHANGE) if self._painter.is_live else []
+                    change = (
+                        render_change(item, width=width, most=MAX_CHANGE, advice=self._expand_advice)
+                        if self._painter.is_live
+                        else []
+                    )
                     if change or self._verbosity or not is_counted(item):
-                        yield from change or render_output(item, width=width, most=self._excerpt_lines)
+                        yield from change or render_output(
+                            item, width=width, most=self._excerpt_lines, advice=self._expand_advice
+                        )
             case TextView():
                 # A terminal printed the text while it arrived, if this process received it.
                 if not self._text.has_printed or not self.shows_text or not self._painter.is_live:

@@ -103,7 +103,12 @@ class TurnView:
             return
         limit = TYPED_LINES if is_typed else EXCERPT_LINES
         self._live = LiveRun(
-            self._painter, self._redactor, shows_text=shows_text, excerpt_lines=limit, interrupt_key="Esc"
+            self._painter,
+            self._redactor,
+            shows_text=shows_text,
+            excerpt_lines=limit,
+            interrupt_key="Esc",
+            expand_advice="Ctrl-O shows all" if self._painter.is_live else "",
         )
         self._expanded = 0
         try:
