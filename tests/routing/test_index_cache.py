@@ -8,7 +8,7 @@ import pytest
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SkillSource
-from metier.routing.catalog import MAX_FILES, MIN_SKILLS, load_index, open_index, save_index
+from metier.routing.catalog import FORMAT, MAX_FILES, MIN_SKILLS, load_index, open_index, save_index
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 
@@ -61,7 +61,7 @@ def test_a_damaged_index_file_is_ignored(twelve: tuple[RoutableSkill, ...], tmp_
         "cut": content[:middle],
         "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
         "empty": b"",
-        "foreign": content.replace(b"routing 8 ", b"routing 1 ", 1),
+        "foreign": content.replace(f"routing {FORMAT} ".encode(), b"routing 1 ", 1),
     }
     file.write_bytes(damaged[damage])
 

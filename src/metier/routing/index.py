@@ -178,7 +178,7 @@ class _WordCounter:
 
     def build(self) -> IndexTables:
         words, forms = self._vocabulary.words, self._vocabulary.forms
-        for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
+        for word in FUNCTION_WORDS | FILLER_WORDS:
             forms.setdefault(word, words.get(stem(word), -1))
         codes = sorted(self._pairs)
         return IndexTables(
@@ -188,7 +188,8 @@ class _WordCounter:
             postings=self._build_postings(),
             pair_codes=array("Q", codes),
             pairs=self._build_pair_postings([self._pairs[code] for code in codes]),
-            forms=forms,
+            # Sorted, because typo correction resolves ties by order, which must not depend on the order of the skills.
+            forms=dict(sorted(forms.items())),
             name_words=tuple([tuple(sorted(set(name))) for name in self._names]),
             by_name=_build_name_table(self._skill_names),
         )

@@ -139,8 +139,7 @@ def _list_inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]
 def _rank_spelling(
     word: str, choices: Iterable[str], scorer: Callable[..., float], *, at_least: float, limit: int
 ) -> Iterator[tuple[str, float]]:
-    # Sorted, because ties are resolved by order, which must not depend on how the index was built.
-    found = process.extract(word, sorted(choices), scorer=scorer, limit=limit, score_cutoff=at_least)
+    found = process.extract(word, choices, scorer=scorer, limit=limit, score_cutoff=at_least)
     return ((form, similarity) for form, similarity, _ in found)
 
 
