@@ -121,7 +121,9 @@ def test_local_commands_and_options_are_rejected(
     workspace: Workspace, remote: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert workspace.agent("--server", remote.url, "skills", "list") == 2
-    assert "does not run on a server" in capsys.readouterr().err
+    rejected = capsys.readouterr().err
+    assert "does not run on a server" in rejected
+    assert "approvals show, approve, deny, chat" in rejected
     assert workspace.agent("--server", remote.url, "run", "greet me", "--image", "picture.png") == 2
     assert "No such option: --image" in capsys.readouterr().err
 

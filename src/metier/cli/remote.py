@@ -33,14 +33,14 @@ COMMANDS: dict[str, frozenset[str]] = {
     "runs export": frozenset({"run", "output", "as_json"}),
     "approvals list": frozenset({"every", "run", "as_json"}),
     "approvals show": frozenset({"approval", "as_json"}),
-    "approvals approve": frozenset({"approval", "edit_args", "reason", "as_json"}),
-    "approvals deny": frozenset({"approval", "reason", "as_json"}),
+    "approve": frozenset({"approval", "edit_args", "reason", "as_json"}),
+    "deny": frozenset({"approval", "reason", "as_json"}),
     "chat": frozenset({"context", "agent", "model", "quiet"}),
 }
 """The commands, with their parameters: others concern files or processes of this machine."""
 _ALIASES = {
-    "approve": ["approvals", "approve"],
-    "deny": ["approvals", "deny"],
+    "approvals approve": ["approve"],
+    "approvals deny": ["deny"],
     "runs answer": ["resume"],
 }
 
