@@ -149,6 +149,7 @@ class JsonlSink:
         """Reopen a suspended log. Raises `LogLocked` or `LogError` if another writer took it over."""
         lock = _take_lock(self._path)
         try:
+            # Not created: a log that was deleted meanwhile must not begin again in the middle.
             descriptor = os.open(self._path, _FLAGS & ~os.O_CREAT)
         except OSError as error:
             lock.release()

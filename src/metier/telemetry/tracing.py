@@ -43,6 +43,7 @@ class TraceParent(Struct, frozen=True):
 
 def build_trace_id(run_id: str) -> str:
     """Return the trace id of a run that is not part of a trace."""
+    # 16 bytes in hexadecimal digits, as the standard requires.
     return hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 

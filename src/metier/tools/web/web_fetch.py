@@ -372,6 +372,7 @@ class _PageReader:
             self._dropped = self._dropped if self._depth else ""
         elif piece.is_end:
             self._close(piece.name)
+        # An element without an end tag would hide the rest of the page.
         elif piece.name in _DROPPED and not piece.text.endswith("/>"):
             self._dropped, self._depth = piece.name, 1
         else:
