@@ -179,7 +179,7 @@ def test_run_paused_by_a_step_prints_the_reason_and_has_its_exit_code(
     assert f"waiting: for run {outcome['waits_for']}" in shown
     assert f"next:    agent approve {approval['approval_id']}" in shown
     assert pack.agent("approvals", "approve", approval["approval_id"]) == 0
-    capsys.readouterr()
+    assert f"next:    agent resume {outcome['run_id']}" in capsys.readouterr().err
 
     assert pack.agent("resume", outcome["run_id"], "-q") == 3
 

@@ -105,7 +105,7 @@ def _decide(name: str, reply: Reply, *, as_json: bool, resume: bool, config: Con
         return 0
     if resume:
         return resume_run(open_host(config), continued.run_id, View(output="json" if as_json else "text"))
-    warn_line(f"next:    agent resume {decided.row.run_id}")
+    warn_line(f"next:    agent resume {continued.run_id}")
     return 0
 
 
