@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from metier.settings.keys import OLDER_NAMES, Leaf, all_leaves, variables_of
@@ -110,6 +110,8 @@ def test_each_source_overrides_lower_ones(key: str, tmp_path: Path) -> None:
 @given(st.dictionaries(st.sampled_from(sorted(LEAVES)), st.sets(st.sampled_from(SOURCES))))
 @settings(max_examples=60, deadline=None)
 def test_sources_are_merged_per_setting(chosen: dict[str, set[str]]) -> None:
+    # Embeddings come from a folder or from a server: settings with both are rejected.
+    assume(not (chosen.get("routing.embeddings.folder") and chosen.get("routing.embeddings.base_url")))
     nested: Tree = {}
     environ: dict[str, str] = {}
     flags: dict[str, str] = {}
