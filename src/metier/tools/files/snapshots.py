@@ -18,11 +18,12 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from metier.definitions.files.quarantine import is_unsettled
@@ -426,6 +427,9 @@ def _escape(pattern: str) -> str:
 
 
 TREE, SNAPSHOTS, SOURCE = "tree", "snapshots", "source"
+LOCK = "worktrees.lock"
+LOCK_SECONDS = 60.0
+"""How long to wait for other processes that create or remove a worktree."""
 
 
 class Worktree(Struct, frozen=True):
@@ -450,7 +454,8 @@ class Worktree(Struct, frozen=True):
         held = source.take()
         # Detached, because git allows a branch in one worktree only. Without a checkout, because `write_out` writes the
         # current files.
-        run_git(workspace, ("worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD"))
+        with self._change_list(workspace):
+            run_git(workspace, ("worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD"))
         source.write_out(held, self.tree)
         # The index of a new worktree is empty: fill it, so that `git status` there shows the same as in the workspace.
         run_git(self.tree, ("read-tree", "HEAD"))
@@ -465,9 +470,30 @@ class Worktree(Struct, frozen=True):
         """Remove the worktree, if it exists."""
         if not self.folder.exists():
             return
-        with suppress(Unavailable):  # not registered yet, or the repository is gone
+        # Unavailable if it is not registered yet, or the repository is gone.
+        with suppress(Unavailable), self._change_list(workspace):
             run_git(workspace, ("worktree", "remove", "--force", str(self.tree)))
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def _change_list(self, workspace: Path) -> Generator[None]:
+        """Let one process at a time change the list of worktrees. Raises `Unavailable`."""
+        # Git reads the whole list before it changes it, and fails if another git is writing an entry.
+        lock = FileLock(self.folder.parent.parent / LOCK, timeout=LOCK_SECONDS, mode=0o600, fallback_to_soft=False)
+        try:
+            with lock:
+                self._remove_half_written(workspace)
+                yield
+        except Timeout as error:
+            raise Unavailable("another process is creating or removing a worktree") from error
+
+    def _remove_half_written(self, workspace: Path) -> None:
+        """Remove entries of our worktrees whose git was killed: with such an entry, git changes the list no more."""
+        repository = find_repository(workspace)
+        own = f"{self.folder.parent.resolve()}/"
+        for entry in (repository[1] / "worktrees").glob("*/") if repository is not None else ():
+            if _read_text(entry / "gitdir").startswith(own) and not _read_text(entry / "commondir"):
+                shutil.rmtree(entry, ignore_errors=True)
 
     def _open(self) -> Snapshots:
         return Snapshots(self.tree, self.folder / SNAPSHOTS)
