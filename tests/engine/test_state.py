@@ -20,9 +20,10 @@ from journals import (
 from msgspec import convert
 
 from metier.engine.entries.entry import Entry, parse_entry, render_entry
+from metier.engine.entries.limits import Limits
 from metier.engine.entries.model import DecodeFailed, ProgressVerified, Rejection
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
-from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunResumed
+from metier.engine.entries.run import RunAdopted, RunFailed, RunFinished, RunPaused, RunResumed
 from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff
 from metier.engine.entries.step import DoubtResolved, StepInDoubt, StepRetried
 from metier.engine.state.fold import apply, fold
@@ -222,3 +223,23 @@ def test_usage_and_cost_add_up() -> None:
 
 def test_initial_state_is_empty() -> None:
     assert fold("r", []) == RunState("r")
+
+
+def test_an_adopted_run_has_the_authority_of_its_new_host() -> None:
+    adopted = RunAdopted(
+        provider="gemini",
+        model="gemini-2.5-pro",
+        profile="strict",
+        sandbox="bubblewrap",
+        reading_sandbox="kernel",
+        workspace="/elsewhere",
+        limits=Limits(max_turns=3),
+        pins={"settings": "0" * 64},
+        seal="sealed",
+    )
+
+    state = folded(started(), adopted)
+
+    assert state.started is not None
+    for name in ("provider", "model", "profile", "sandbox", "reading_sandbox", "workspace", "limits", "pins", "seal"):
+        assert getattr(state.started, name) == getattr(adopted, name), name

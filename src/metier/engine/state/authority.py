@@ -57,6 +57,7 @@ def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
         model=adopted.model,
         profile=adopted.profile,
         sandbox=adopted.sandbox,
+        reading_sandbox=adopted.reading_sandbox,
         workspace=adopted.workspace,
         limits=adopted.limits,
         pins=adopted.pins,
