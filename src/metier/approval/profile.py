@@ -24,6 +24,15 @@ type ReadingLevel = Literal["full", "kernel", "none"]
 """The sandbox level of commands that run without approval."""
 
 
+def read_profile(name: str) -> Profile:
+    """Return the profile that a journal names. An unknown one, such as one of a later version, counts as guarded."""
+    match name:
+        case "permissive" | "guarded" | "strict":
+            return name
+        case _:
+            return "guarded"
+
+
 def is_profile_reason(reason: str) -> bool:
     """Return True if the reason of an approval is a profile's default and not a rule."""
     if reason.startswith(WRITE_ACCESS):

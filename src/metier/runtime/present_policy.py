@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK, Explanation, RulePolicy, name_call
-from metier.approval.profile import ProfilePolicy
+from metier.approval.profile import ProfilePolicy, read_profile
 from metier.approval.rules import ORDER, Decision, Rule, RuleList, Scope
 from metier.context.decoder import build_step
 from metier.decisions import ActionStep
@@ -184,14 +184,6 @@ def _find_decision(entry: Entry, state: RunState) -> Decision | None:
             return "deny"
         case _:
             return None
-
-
-def read_profile(word: str) -> Profile:
-    match word:
-        case "permissive" | "guarded" | "strict":
-            return word
-        case _:
-            return "guarded"
 
 
 type EditedCall = tuple[str, dict[str, JsonValue]]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from metier.approval.judge import RUN_TASK, RulePolicy
 from metier.approval.narrowed_policy import PAGES, ChainPolicy, Parent, ReadingPolicy
-from metier.approval.profile import ProfilePolicy
+from metier.approval.profile import ProfilePolicy, read_profile
 from metier.definitions.agent import FILE_NAME, AgentDefinition, load_agent, parse_agent
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.names import canonical_name, fold_id, name_capability
@@ -234,8 +234,7 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
         withheld=trusted & {HOST_FILE, DEFINITIONS},
         outside=await get_outside(pins, store),
     )
-    profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
-    default = ProfilePolicy(profile, tools, reading=started.reading_sandbox)
+    default = ProfilePolicy(read_profile(started.profile), tools, reading=started.reading_sandbox)
     return build_policy(packages, tools, workspace=Path(started.root), profile=default, sources=sources)
 
 

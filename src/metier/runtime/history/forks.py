@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metier.approval.profile import read_profile
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.entries.run import RunStarted
@@ -22,7 +23,6 @@ from metier.runtime.delegation.authority import get_inherited
 from metier.runtime.driver import UNATTENDED, DriveOptions
 from metier.runtime.history.replays import get_start, list_changed
 from metier.runtime.host import Host
-from metier.runtime.present_policy import read_profile
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import is_started_here, seal
