@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from metier.programs.launcher import CLIPBOARD, feed_program, find_program
@@ -18,7 +19,8 @@ _VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR")
 def copy_text(text: str, *, workspace: Path) -> Sequence[str]:
     """Copy the text in all available ways, and return the names of those that worked."""
     data = text.encode()
-    ways = [name for name, arguments in _list_programs() if _feed(name, arguments, data, workspace=workspace)][:1]
+    worked = (name for name, arguments in _list_programs() if _feed(name, arguments, data, workspace=workspace))
+    ways = list(islice(worked, 1))
     stream = next((each for each in (sys.__stdout__, sys.__stderr__) if each is not None and each.isatty()), None)
     if stream is not None and len(data) <= MAX_TERMINAL_BYTES:
         # OSC 52. A terminal doesn't report whether it supports this, so the desktop program is used in addition.
