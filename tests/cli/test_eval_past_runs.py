@@ -131,7 +131,8 @@ def test_effects_of_changed_rules_descriptions_and_models_are_reported(
     _, (ruled,) = ask("backtest", "--runs", run_id, "--change", "policy=strict.yaml")
     _, (described,) = ask("backtest", "--runs", run_id, "--change", "skill=changed/greeter")
     _, (routed,) = ask("backtest", "--runs", run_id, "--change", "router.top_k=1", "--change", "router.min_score=99")
-    _, (priced,) = ask("backtest", "--runs", run_id, "--change", "model=anthropic:claude-opus-5-5")
+    _, (priced,) = ask("backtest", "--runs", run_id, "--change", "model=anthropic/claude-opus-5-5")
+    _, (priced_as_before,) = ask("backtest", "--runs", run_id, "--change", "model=anthropic:claude-opus-5-5")
 
     assert [(change["tool"], change["was"], change["now"]) for change in ruled["verdicts"]] == [
         ("Write", "allow", "deny")
@@ -139,7 +140,8 @@ def test_effects_of_changed_rules_descriptions_and_models_are_reported(
     assert ruled["stops"]
     assert described["routing"]["before"] != described["routing"]["after"]
     assert routed["entries"] > 0
-    assert priced["cost_usd"][0] is None
+    assert priced["cost_usd"] == priced_as_before["cost_usd"]
+    assert (priced["cost_usd"][0], priced["cost_usd"][1] is None) == (None, False)
     assert workspace.agent("eval", "backtest", "--change", "policy=strict.yaml") == 1
     assert "verdict: Write allow -> deny" in capsys.readouterr().out
 

@@ -20,6 +20,7 @@ from metier.engine.journal import read_entries
 from metier.engine.replay.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.providers.facts import FactBook, cost_usd, load_facts
+from metier.providers.model_names import DEFAULT_MODELS, parse_model_name
 from metier.runtime.history.replays import ReplayChanges, build_replay_services
 from metier.runtime.present_policy import Change, backtest
 from metier.runtime.runs import Runtime
@@ -35,8 +36,8 @@ class ProposedChange(Struct, frozen=True, kw_only=True):
     """A change to try."""
 
     changes: ReplayChanges
-    provider: str = ""
     model: str = ""
+    """`provider/model`, or a model of the run's provider."""
 
 
 class RoutingChange(Struct, frozen=True, kw_only=True):
@@ -77,7 +78,6 @@ class _ParsedChanges(Struct):
     base: str | None = None
     policy: bytes | None = None
     router: dict[str, float] = field(default_factory=dict[str, float])
-    provider: str = ""
     model: str = ""
 
 
@@ -95,7 +95,7 @@ def parse_changes(words: Sequence[str], *, workspace: Path) -> ProposedChange:
     changes = ReplayChanges(
         packages=tuple(parsed.packages), base=parsed.base, policy=parsed.policy, skills=parsed.router
     )
-    return ProposedChange(changes=changes, provider=parsed.provider, model=parsed.model)
+    return ProposedChange(changes=changes, model=parsed.model)
 
 
 def _take(parsed: _ParsedChanges, kind: str, value: str, *, workspace: Path) -> None:
@@ -112,7 +112,7 @@ def _take(parsed: _ParsedChanges, kind: str, value: str, *, workspace: Path) -> 
         case "policy":
             parsed.policy = _read(workspace / value)
         case "model":
-            parsed.provider, _, parsed.model = value.rpartition(":")
+            parsed.model = _read_model(value)
         case _:
             try:
                 parsed.router[_ROUTER[kind]] = int(value) if kind == "router.top_k" else float(value)
@@ -202,6 +202,12 @@ def _count_tokens(entries: Sequence[Entry]) -> int:
     return sum(entry.estimated_tokens for entry in entries if isinstance(entry, ModelCallStarted))
 
 
+def _read_model(value: str) -> str:
+    # 0.2 wrote `anthropic:claude-opus-5-5`. Names of local models have a colon too: `llama3:8b`.
+    provider, _, model = value.partition(":")
+    return f"{provider}/{model}" if provider in DEFAULT_MODELS else value
+
+
 def _find_routing(before: Sequence[Entry], after: Sequence[Entry]) -> RoutingChange | None:
     for one, other in zip(before, after, strict=False):
         if isinstance(one, SkillsRanked) and isinstance(other, SkillsRanked) and one.candidates != other.candidates:
@@ -220,8 +226,8 @@ def _price(entries: Sequence[Entry], proposed: ProposedChange, facts: FactBook) 
     if not proposed.model or not replies or not isinstance(started, RunStarted):
         return None, None
     before = [cost_usd(reply.usage, facts.get(started.provider, started.model)) for reply in replies]
-    named = facts.get(proposed.provider or started.provider, proposed.model)
-    after = [cost_usd(reply.usage, named) for reply in replies]
+    proposed_facts = facts.get(*parse_model_name(proposed.model, provider=started.provider))
+    after = [cost_usd(reply.usage, proposed_facts) for reply in replies]
     return _add(before), _add(after)
 
 
