@@ -169,9 +169,9 @@ CLOSE_LOOK = 24
 """Minimum number of skills scored in detail; always more than requested."""
 MATCHES_SHOWN = 8
 
-SOLID_EVIDENCE = 0.913
-"""Strength at which scores are halved. With this value, the best match has a score of 55 at a strength of 0.96, which
-99 % of the development requests reach in catalogs with an answer."""
+SOLID_EVIDENCE = 0.856
+"""Strength at which scores are halved. With this value, the best match has a score of 55 at a strength of 0.9, which a
+request has whose only word is in the description of the only skill."""
 STEEPNESS = 4
 NEARNESS_POWER = 0.54
 """With this value, a skill with a third of the best sum has 55 % of the best score."""
