@@ -12,5 +12,5 @@ from metier.values import StoredValue
 class Payload(StoredValue, frozen=True, kw_only=True):
     """The payload of one event type. Subclasses set their `event_type`; the class docstring is its documentation."""
 
-    # A class variable, not a tag of msgspec: the record that carries the payload has the type beside it.
+    # A class variable, not a tag of msgspec: the record that carries the payload also has its type.
     event_type: ClassVar[str]

@@ -50,7 +50,7 @@ class EventRecord(StoredValue, frozen=True, kw_only=True):
     """Skill in charge at that time; empty if there was none."""
 
     def __post_init__(self) -> None:
-        # The type stands beside the payload too, for readers that decode only the payloads they know.
+        # The record has the type too, for readers that decode only the payloads they know.
         if self.payload.event_type != self.event_type:
             raise ValueError(f"a {self.payload.event_type!r} payload in a {self.event_type!r} record")
 

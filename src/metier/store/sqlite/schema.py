@@ -244,7 +244,8 @@ _TOKENS = """
 ALTER TABLE runs ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
 """
 
-# The rows of each run are kept beside the totals: recorded again, a run changes the totals by the difference.
+# The rows of each run are kept as well as the totals: a run that is recorded again changes the totals by the
+# difference.
 _USAGE = """
 CREATE TABLE run_usage (
     run_id TEXT NOT NULL,
