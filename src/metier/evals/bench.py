@@ -167,6 +167,7 @@ def build_bench(target: Target, sourced: SourcedCase | None, root: Path, *, vari
         _write(workspace, path, data)
     if case.policy:
         _write(workspace, ".agent/policy.yaml", _read_policy(sourced).encode())
+    # With `commits` there is a repository already, to which only `commit` adds another commit.
     if setup.git and (not setup.commits or setup.git == "commit"):
         create_history(workspace, (), is_committed=setup.git == "commit")
 
@@ -267,6 +268,7 @@ def _copy_target(target: Target, root: Path, variant: Variant) -> None:
 
 
 def _leave_out(folder: str, names: list[str]) -> set[str]:
+    # `copytree` would copy their targets, which may lie outside the skill.
     links = {name for name in names if (Path(folder) / name).is_symlink()}
     return links | SKIPPED_FOLDERS.intersection(names)
 

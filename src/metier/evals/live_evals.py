@@ -53,6 +53,7 @@ _MIN_SHARE_USD = 1e-6
 
 PLAN = "plan.json"
 BY = "eval"
+# Each call starts at most one more attempt. The number only ends the search for the latest one.
 _MAX_ATTEMPTS = 100
 JUDGE = "judge"
 _MAX_EVIDENCE_CHARACTERS, _MAX_FILE_CHARACTERS = 40_000, 8_000

@@ -91,6 +91,8 @@ def write_recording(sourced: SourcedCase, recording: CaseRecording) -> Path:
     run = base.with_name(f"{base.name}.run.gz")
     # Without a timestamp, so that the same run produces the same bytes.
     replace_file(run, gzip.compress(render_archive(recording.archive), mtime=0), is_private=False)
+    # Last: if this process is killed before it, a missing note is an error, and an old one at most marks the recording
+    # as stale.
     write_note(sourced, recording.note)
     return run
 

@@ -24,6 +24,7 @@ from metier.routing.words import FILLER_WORDS, FUNCTION_WORDS, split_words, stem
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 
 LIVE_TURNS = 2
+# Each trial indexes the whole catalog again, so these two bound the time.
 _MAX_TRIED = 30
 _MAX_WORDS = 8
 _SHORTEST = 3

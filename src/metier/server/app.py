@@ -143,6 +143,7 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
 async def _delete_old_keys(state: ServerState) -> None:
     while True:
         with suppress(StoreError):
+            # If the store is unavailable, the next round deletes the same keys.
             await delete_old_keys(state)
         await anyio.sleep(3600)
 
@@ -191,6 +192,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
     logger.error("unexpected failure of %s %s", request.method, request.url.path, exc_info=error)
+    # Only the type: the message of an unexpected error can quote anything.
     problem = HttpProblem(
         500, "unexpected", f"Unexpected {type(error).__name__}", hint="The log of the server has the details"
     )

@@ -162,6 +162,7 @@ def _listen(options: ServerOptions) -> socket.socket:
         # IPv6 addresses have brackets in URLs, but not here.
         listening.bind((options.host.strip("[]"), options.port))
         # Before the application is built: clients that connect meanwhile wait instead of being refused.
+        # 2048 is uvicorn's own default.
         listening.listen(2048)
     except OSError as error:
         listening.close()

@@ -96,6 +96,7 @@ async def _render_decided(
 
 def _render_unknown(request: Request, state: ServerState) -> Response:
     """Return the page for an unknown link. Raises `HttpProblem` after too many from one address."""
+    # The word is the only credential, so guessing must be slow.
     if state.access.failures.take(request.client.host if request.client else "unknown"):
         raise HttpProblem(429, "too_many_requests", "Too many links that are not good", hint="Wait a minute")
     return render_plain_page(

@@ -186,6 +186,7 @@ class Feed:
         with channel.scope, closing(Follower(self._runtime, channel.run_id)) as follower:
             try:
                 while True:
+                    # Before looking, so that an event during the look is not missed.
                     channel.nudged = anyio.Event()
                     news = await follower.look()
                     events, place = number(news.records, place)

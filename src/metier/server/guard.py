@@ -168,6 +168,7 @@ class Guard:
             return receive
         if user is None:
             raise self._ask_to_sign_in(headers, path, method)
+        # A peer ranks below every other role, so the check of roles would never let it in.
         if not (user.role == "peer" and access.is_protocol(path)):
             _check_role(user, access.get_min_role(path, method))
         # A token in a header can't be sent by another site's page, so only browser sessions need a CSRF token.

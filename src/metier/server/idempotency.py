@@ -104,6 +104,8 @@ async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Documen
     except BaseException:  # also if the client disconnects, or the key would be locked until the claim expires
         await contexts.release_claim(claim)
         raise
+    # After a kill before this line, a repetition does the work again when the claim has expired: a started run is found
+    # by its ID, and a second decision is answered with 409.
     await contexts.commit(once.context_id, ContextChange(completion=Completion(claim=claim, result=result)))
     return result
 

@@ -170,6 +170,7 @@ class _Supervisor:
 
 
 def _run_child(config: ServerConfig, listening: socket.socket, is_ready: Event, leash: Connection) -> None:
+    # A daemon, because its blocking read must not keep this process from ending.
     threading.Thread(target=_end_with_parent, args=(leash,), daemon=True).start()
     serve_here(config, listening, is_ready.set)
 
@@ -178,6 +179,7 @@ def _end_with_parent(leash: Connection) -> None:
     try:
         leash.recv_bytes()  # nothing is ever sent: it returns when the parent is gone
     except EOFError:
+        # Like a stop by the user: uvicorn finishes open requests, and the lifespan releases the runs.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

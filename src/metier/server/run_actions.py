@@ -45,6 +45,7 @@ async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *
     """Decide an approval. `seen` is the hash of the reviewed call. Raises `ApprovalClosed` if it was decided before."""
     if seen != question.hash:
         raise HttpProblem(409, "call_changed", "The call is not the one that was reviewed", hint="Review it again")
+    # An edited call is approved against the current files, so an old diff does not matter for it.
     if reply.decision == "approved" and reply.arguments is None and await state.runtime.approvals.is_stale(question):
         raise HttpProblem(
             409,

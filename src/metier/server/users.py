@@ -153,6 +153,7 @@ class Sessions:
         version, name, role, expires, session_id = cast(
             "tuple[int, str, Role, int, str]", json.loads(base64.urlsafe_b64decode(body))
         )  # the signature proves that `issue` wrote it
+        # Looked up by name and role: removing a user or changing the role ends its sessions.
         user = self.users.find_named(name, role)
         if version != _COOKIE_VERSION or expires <= now.timestamp() or user is None:
             return None

@@ -337,6 +337,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
         for found in walk:
             folder = Path(found.path).parent
             entry = entries.get(folder) if source == "user" else None
+            # Trusting a skill that the user added by hand creates an entry too, without a source.
             kind: PackageSource = "installed" if entry and entry.is_installed else source
             yield _Loaded(
                 id=found.id,

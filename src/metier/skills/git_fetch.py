@@ -332,6 +332,7 @@ name."""
 _TARGET = "refs/metier/target"
 _NO_SHALLOW = ("dumb http transport does not support shallow", "does not support shallow")
 _NOT_OFFERED = ("unadvertised object", "not our ref", "no such remote ref")
+# More than a valid line of `ls-tree` has: a path has at most 1,024 bytes.
 _BYTES_PER_ENTRY = 2_000
 _TREE_LINE = re.compile(
     rb"(?P<mode>[0-7]{6}) (?P<kind>\w+) (?P<id>[0-9a-f]{40,64}) +(?P<size>\d+|-)\t(?P<path>.*)", re.DOTALL
@@ -409,6 +410,7 @@ async def _write_file(reader: BufferedByteReceiveStream, path: Path, file: TreeF
             stream.write(chunk)
             left -= len(chunk)
         stream.flush()
+        # The registry will name this tree durably; `sync_tree` adds the folders.
         os.fsync(stream.fileno())
 
 

@@ -106,6 +106,7 @@ def list_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
     `lowered` is `lower_ascii(text)`; `words` is the result of `get_long_words`.
     """
     for core in dict.fromkeys(_CORE.findall(words)):
+        # A cheap test first: `classify_randomness` requires both letters and digits.
         if core.isalpha() or core.isdigit():
             continue
         if _HEX_BYTES.fullmatch(core) and not _may_be_hex_secret(lowered, words, core):

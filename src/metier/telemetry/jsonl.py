@@ -155,6 +155,7 @@ class JsonlSink:
             lock.release()
             raise _translate(error, self._path) from error
         self._lock, self._descriptor = lock, descriptor
+        # Another writer had the log meanwhile, so our next numbers would repeat its numbers.
         if os.fstat(descriptor).st_size != self._good_bytes:
             self.suspend()
             raise LogError(

@@ -114,6 +114,7 @@ class Metrics:
     def __init__(self, resource: Resource) -> None:
         self._exporter = OTLPMetricExporter()
         reader = PeriodicExportingMetricReader(self._exporter)
+        # `close` ends it within a second. The SDK's own exit handler would wait for up to 30.
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter(names.SCOPE, __version__, names.SCHEMA_URL)
 

@@ -262,6 +262,7 @@ class RedactionStream:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
+        # `_force` holds back a quarter of it, into which the longest value must fit.
         self._limit = max(self.LIMIT, 4 * redactor.longest_value)
         self._held = ""
         self._dropping: re.Pattern[str] | None = None

@@ -115,6 +115,7 @@ class Cleaner:
         cleaned = self._redactor.redact(self._safe(text))
         if cleaned is text and len(text) <= _MAX_CACHED_LENGTH:
             if len(self._harmless) >= _MAX_CACHED:
+                # As a whole, because the strings that most events repeat are back at once.
                 self._harmless.clear()
                 self._ordinary.clear()
             self._harmless.add(text)

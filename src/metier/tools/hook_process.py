@@ -186,6 +186,7 @@ def _cut(text: str) -> str:
 
 
 MAX_OUTPUT_BYTES = 1_048_576
+# By path: a confined program may have written the first `bash` on PATH.
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 _STDERR_CHARACTERS = 500
 

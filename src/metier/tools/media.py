@@ -94,6 +94,7 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
             picture = ImageOps.exif_transpose(opened)
             has_holes = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_holes else "RGB")
+    # Pillow raises SyntaxError for a damaged PNG.
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise _refuse(name, "is damaged: it cannot be decoded") from error
     edge = MAX_EDGE

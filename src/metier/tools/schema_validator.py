@@ -159,6 +159,7 @@ class BoundedValidator:
 
     def _iterate_errors(self, value: JsonValue) -> Iterator[ValidationError]:
         if self._validator is None:
+            # Built inside `_bounded`: a foreign schema can make this fail like a check.
             self._validator = _build_validator(self._schema)
         return cast("Iterator[ValidationError]", self._validator.iter_errors(value))
 

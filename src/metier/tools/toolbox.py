@@ -81,6 +81,7 @@ class Toolbox:
         if wrong := self.get_wrong_input(name, arguments):
             return _failure(f"Invalid input for {shown!r}: {wrong}", code="invalid_input")
         result = await _execute(tool, arguments, context, shown_as=shown)
+        # A question or another run comes before the result, so the output schema does not apply yet.
         if not result.ok or not result.is_final:
             return result
         if wrong := await self._output_checks[tool.info.name].get_error_in_thread(result.output):
@@ -118,6 +119,7 @@ class Toolbox:
             return Obstacle("unknown_tool", self._describe_unknown(name))
         if wrong := self.get_wrong_input(name, dict(arguments)):
             return Obstacle("invalid_input", f"Invalid input for {tool.info.name!r}: {wrong}")
+        # Runs, `policy explain`, backtests and replays share this check, so it must not depend on the machine.
         refusal = tool.refuse(arguments) if isinstance(tool, Refusing) else ""
         return Obstacle("permission_denied", refusal) if refusal else None
 

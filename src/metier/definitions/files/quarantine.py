@@ -162,6 +162,8 @@ def _move_away(record: Record, name: str) -> str:
             _open_up(here, stat.S_IXUSR)
             try:
                 inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+            # The program put something else in place of a folder. A link is moved itself; below a file there is
+            # nothing.
             except NotADirectoryError:
                 if not stat.S_ISLNK(os.stat(part, dir_fd=here, follow_symlinks=False).st_mode):
                     return ""
@@ -170,6 +172,7 @@ def _move_away(record: Record, name: str) -> str:
             os.close(here)
             here, passed = inner, f"{passed}{part}/"
         _open_up(here, stat.S_IXUSR)
+        # Raises if the path did not appear, before any permission of its folder is changed.
         os.stat(last, dir_fd=here, follow_symlinks=False)
         _open_up(here, stat.S_IRWXU)
         return _rename(record, here, f"{passed}{last}")

@@ -52,6 +52,7 @@ def sync_folder(folder: Path) -> None:
 
 
 _AT_FDCWD, _STATX_BTIME = -100, 0x800
+# The size of `struct statx`, and the offset of `stx_btime` in it.
 _STATX_BYTES, _BTIME_OFFSET = 256, 0x50
 
 

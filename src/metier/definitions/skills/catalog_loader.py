@@ -122,6 +122,7 @@ class _Collector:
 
     def _give_name(self, skill: CatalogSkill) -> None:
         winner = self._by_name.setdefault(skill.canonical, skill)
+        # Two sources can be the same folder, whose skills don't hide themselves.
         if winner is not skill and winner.path != skill.path:
             self._shadowed.append(skill)
             self._report(skill, winner)

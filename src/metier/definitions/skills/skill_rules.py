@@ -248,6 +248,7 @@ def lift_metadata(root: Mapping) -> Mapping:
         for entry in metadata.entries
         if entry.key in _LIFTED and root.find_value(entry.key) is None and not is_nothing(entry.value)
     )
+    # It counts only below `metadata`; at the top level it would be a second spelling of `permissions: env:`.
     own = (entry for entry in root.entries if entry.key != "permissions_env")
     return Mapping((*own, *lifted), root.line)
 

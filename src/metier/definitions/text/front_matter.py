@@ -73,6 +73,7 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
     """Return one block per field: its unindented line and the lines up to the next field."""
     lines = text.split("\n")[:_MAX_LINES]
     starts = [index for index, line in enumerate(lines) if _FIELD.fullmatch(line)]
+    # Without any field there is still this one end, so `zip` is strict only if there are fields.
     ends = [*starts[1:], len(lines)]
     return [
         _Block(first_line + start, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=bool(starts))
@@ -81,6 +82,7 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
 
 def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:
     text = "\n".join(block.lines) + "\n"
+    # YAML forbids tabs as indentation, so the second attempt has spaces instead.
     for attempt in (text, _INDENT_TAB.sub(_spaces, text)):
         document = read_yaml(attempt, file=file, first_line=block.line)
         if isinstance(document.root, Mapping):

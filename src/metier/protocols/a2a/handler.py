@@ -106,6 +106,7 @@ def read_message(message: Message) -> Incoming:
     text = "\n\n".join(each for each in texts if each.strip())
     if not text and not task_id and not values:
         raise InvalidParamsError(message="The message has no text")
+    # Without a task definition or an open question, data has no names to fill, so the model reads it as text.
     if values and not task_id and not message.task_id:
         text = "\n\n".join(each for each in (text, json.dumps(values, ensure_ascii=False)) if each)
     return Incoming(text=text, skill=wanted, task_id=task_id, values=values)
@@ -144,6 +145,7 @@ async def set_config(
     runtime: Runtime, run_id: str, config: TaskPushNotificationConfig, *, caller: Caller
 ) -> TaskPushNotificationConfig:
     """Store a push receiver. Raises `InvalidParamsError` for an address that the server may not reach."""
+    # Callers may leave out the ID. A task then has one such receiver, and a new one replaces it.
     name = config.id or run_id
     if len(name) > _MAX_ID_CHARACTERS:
         raise InvalidParamsError(message=f"The id is longer than {_MAX_ID_CHARACTERS} characters")
@@ -409,6 +411,7 @@ class RunTasks(RequestHandler):
         check_answer(status, answer)
         try:
             await wake(self._runtime, run_id, answer)
+        # The driver has written the question and not released its lease yet.
         except LeaseHeld as held:
             raise UsageError("The run is being driven; send the answer again", hint=str(held)) from held
         self.state.nudge()

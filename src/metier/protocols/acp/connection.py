@@ -24,6 +24,7 @@ GRACE_SECONDS = 2.0
 """Time that open requests get to end after the editor closed its side."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
+# JSON-RPC leaves -32000 to -32099 to implementations.
 BUSY = -32000
 
 type Params = dict[str, Any]
@@ -95,6 +96,7 @@ class Connection:
             while self._running:
                 self._has_ended = anyio.Event()
                 await self._has_ended.wait()
+            # Two threads must not write at once, and the writer may still be in its last batch.
             await self._is_writer_done.wait()
             with suppress(OSError):
                 await anyio.to_thread.run_sync(self._write, self._take_waiting(), abandon_on_cancel=True)

@@ -267,6 +267,7 @@ class Session:
     async def resume(self) -> None:
         """Continue the open turn of a loaded session, and ask its questions again."""
         turn = await self.chat.find_open_turn()
+        # The editor has dialogs for these only. A limit or a step in doubt is resolved elsewhere.
         if not self.is_busy and turn is not None and turn.wait_kind in ("approval", "input", "interrupted"):
             await self._drive(None)
 
@@ -279,6 +280,7 @@ class Session:
         await self._idle.wait()
 
     async def _drive(self, prompt: Prompt | None) -> Params:
+        # After `session/cancel` only steps get the grace period; the model's reply would not be used.
         stopper = Stopper(self.chat.runtime.host.settings.runtime.signal_grace_seconds, waits_for_model=False)
         updates = RunUpdates(self.workspace, self._redactor, self.send)
         options = DriveOptions(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
@@ -298,6 +300,7 @@ class Session:
             return await self.chat.continue_turn(watch=options)
         if turn is not None and turn.is_asking:
             return await self.chat.continue_turn(_read_answer(turn, prompt.text), options)
+        # Not typed: a program sends the text, so mentioned files are attached only if the rules allow reading them.
         return await self.chat.send(prompt.text, options, is_typed=False, given=prompt.given)
 
     async def _ask(self, question: ApprovalQuestion) -> Reply | None:

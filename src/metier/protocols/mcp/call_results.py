@@ -21,6 +21,7 @@ MAX_SHOWN_BYTES = 1_000_000
 """Maximum size of an image or sound that is embedded in the result."""
 MAX_SHOWN_TEXT_LENGTH = 8_000
 """Maximum bytes of an embedded text."""
+# The table of Python 3.12 lacks Markdown and names WAV `audio/x-wav`.
 _TYPES = {".md": "text/markdown", ".wav": "audio/wav"}
 
 

@@ -60,6 +60,7 @@ def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
     for package in get_skills(endpoint.host).packages:
         files = list_files(package.folder)
         is_small = len(files) <= MAX_FILES and sum(file.bytes for file in files) <= MAX_BYTES
+        # `read_file` returns at most this much, and the digest of a part would not be that of the file.
         is_whole = all(file.bytes <= MAX_READ_BYTES for file in files)
         has_file = any(file.path == FILE_NAME for file in files)
         name = package.definition.name

@@ -72,6 +72,7 @@ def list_tools(endpoint: McpEndpoint) -> tuple[ServedTool, ...]:
     """List the tools, from the workspace's current files. Invalid tasks are skipped; `agent check` reports them."""
     found: dict[str, ServedTool] = {}
     for each in (_build_run(endpoint), _build_run_result(), *(_build_task(task) for task in _list_tasks(endpoint))):
+        # Names of two tasks can become equal, because slashes become dots and long names are cut. The first one counts.
         found.setdefault(each.spec.name, each)
     return tuple(found.values())
 
@@ -186,6 +187,7 @@ async def _open_run(
         )
     arguments = _check_arguments(tool, params.arguments or {})
     if tool.spec.name == RUN_RESULT:
+        # Its driver may have died since the call that started it, so it continues here.
         run_id = await endpoint.read_task_id(ctx, str(arguments["run"]))
         await endpoint.runs.claim(run_id)
         return run_id

@@ -67,6 +67,7 @@ async def approve(
     """Allow the call once, unchanged or with other arguments. The run continues."""
     if wanted.arguments is not None:
         check_grant(user, "edit")
+    # `latest` or a prefix may mean another approval by now. The hash binds the decision to the call that was read.
     if not wanted.hash:
         raise HttpProblem(
             422,

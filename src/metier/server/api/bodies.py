@@ -28,6 +28,7 @@ from metier.values import Value
 from metier.views.run_view import RunView
 from metier.views.spending import Grouping
 
+# Larger numbers would exceed the 64-bit integers of the stores.
 type Cursor = Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous page.")]
 type PageSize = Annotated[int, Query(ge=1, le=500, description="Maximum number of items.")]
 
@@ -62,6 +63,7 @@ def answer_page(state: ServerState, items: list[Document], *, following: int = 0
 
 
 def answer_file(data: bytes, *, name: str) -> Response:
+    # A quote or a line end would end the value of the header.
     plain = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-._") else "_" for mark in name)
     # Both forms of RFC 6266: clients that do not know `filename*` use the plain one.
     return Download(

@@ -28,6 +28,7 @@ from metier.store.contexts import ContextState
 
 router = APIRouter(prefix="/conversations", tags=["conversations"])
 
+# The server decodes `%2F` before routes are matched, so a name with a slash would have no address.
 _MARKS = r"[^/\\\x00-\x1f]"
 
 type Name = Annotated[str, Path(max_length=255, pattern=rf"^{_MARKS}+$", description="The name of a conversation.")]
@@ -57,6 +58,7 @@ async def create_conversation(request: Request, state: State, wanted: NewConvers
     """Choose name, agent and model of a conversation. It is created with its first message."""
 
     async def create(once: Once) -> Document:
+        # A repeated request must generate the same name.
         name = wanted.name or once.make_run_id()
         asked = ChatRequest(context_id=name, agent=wanted.agent, model=wanted.model)
         chat = await open_chat(use_limits(state, wanted), asked)

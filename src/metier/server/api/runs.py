@@ -384,6 +384,7 @@ async def _continue_run(
             accepts_changed_skills=wanted.accept_changed_skills,
         )
         check_answer_grants(user, given)
+        # With a driver, `wake` raises `LeaseHeld`: a conflict, not a wrong answer.
         if not row.driver:
             check_answer(status, given)
         if status.state.started is None:

@@ -100,6 +100,7 @@ async def _set_paused(request: Request, state: ServerState, name: str, *, key: s
 
 
 async def _find(state: ServerState, name: str) -> KnownSchedule:
+    # `get_schedule` raises `UsageError`, which would be status 400 instead of 404.
     if not any(each.name == name for each in await list_schedules(state.runtime)):
         raise HttpProblem(404, "schedule_unknown", f"No schedule is called {name!r}")
     return await get_schedule(state.runtime, name)

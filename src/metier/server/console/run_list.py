@@ -301,6 +301,7 @@ async def _render_list(page: Page, template: str) -> Response:
     now = page.state.host.clock.now()
     wanted = parse_filter(params, now=now)
     cursor = params.get("before", "")
+    # A number of any length would exceed the integers of the store.
     before = int(cursor) if cursor.isdecimal() and len(cursor) < 12 else 0
     listed = await list_page(runtime, wanted, before=before)
     if template == "run_rows.html":

@@ -81,10 +81,12 @@ def parse_locked_source(locked: LockedSkill, *, allow_file: bool = False) -> Git
     if locked.url is None or locked.commit is None:
         hint = f"Give the folder: `agent skill add FOLDER --name {locked.name} --frozen`"
         raise UsageError(f"Skill {locked.name!r} was locked from a local folder", hint=hint)
+    # A branch or tag could imitate an abbreviated commit.
     if not re.fullmatch("[0-9a-f]{40}", locked.commit):
         raise UsageError(f"Commit {locked.commit!r} of skill {locked.name!r} is not 40 hexadecimal digits")
     subdir = f"#{locked.subdir}" if locked.subdir else ""
     source = parse_source(f"{locked.url}@{locked.commit}{subdir}", allow_file=allow_file)
+    # With an `@` or `#` in the address, the text means another source than the one that was locked.
     if not isinstance(source, GitSource) or source.url != locked.url or source.ref != locked.commit:
         raise UsageError(f"Address {locked.url!r} of skill {locked.name!r} is not a git address")
     return source
@@ -96,6 +98,7 @@ def check_locked(locked: LockedSkill, digest: TreeDigest) -> None:
         return
     names = locked.files.keys() | digest.files.keys()
     differing = sorted(name for name in names if locked.files.get(name) != digest.files.get(name))
+    # `files` has no modes: with equal files, only an executable bit can change the tree.
     what = ", ".join(repr(name) for name in differing[:5]) or "an executable bit"
     hint = "Nothing was installed. If the change is intended, update the skill and run `agent skills lock`"
     raise SkillRejected(f"Skill {locked.name!r} differs from {FILE_NAME}: {what}", hint=hint)

@@ -117,6 +117,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             previous = read_registry(self.home).find(proposal.name)
             if previous is not None and self._is_in_place(previous, proposal):
                 return self._reuse_installed(proposal, previous, confirm)
+            # With a lock, the locked version replaces an installed one of the same name.
             if locked is None or previous is None:
                 self._check_free(proposal.name, previous)
             return self._finish(proposal, previous, confirm(proposal))
@@ -190,6 +191,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         ref = await self._stage(source, tree, repository=folder / "repository")
         await anyio.to_thread.run_sync(sync_tree, tree)
         reading = load_skill(tree, own=True)
+        # `_folder_name` chose the folder's name, so a difference says nothing about the skill.
         problems = tuple(_relative(problem, tree) for problem in reading.problems if problem.code != "name_folder")
         if reading.skill is None:
             if not (tree / "SKILL.md").exists() and (offers := list_offers(tree, source)):
@@ -275,6 +277,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             digest = digest_tree(installed)
             local = list_changes(previous.files, digest.files) if digest.tree != previous.tree else ()
             report = build_report(reading.skill, digest) if reading and reading.skill else report
+        # A link or another special file in the installed folder is a local change too.
         except SkillRejected as error:
             local = (error.message,)
         except SkillError:
@@ -289,6 +292,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             return previous
         entry = previous.model_copy(update={"commit_sha": commit})
         with open_registry(self.home) as registry:
+            # If another process changed the skill meanwhile, its entry stays.
             if registry.find(previous.name) == previous:
                 save_registry(self.home, registry.with_entry(entry))
         return entry
@@ -300,6 +304,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         with open_registry(self.home) as registry:
             self._check_unchanged(registry, proposal.name, previous)
             if previous is None:
+                # Again, under the lock: the folder may have appeared while the user decided.
                 self._check_free(proposal.name, None)
             place(self.home, registry, entry, staged=proposal.definition.folder)
         return Outcome(status="updated" if previous else "installed", proposal=proposal, entry=entry)

@@ -61,6 +61,7 @@ def open_staging(home: SkillHome) -> Generator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _lock_file(folder).unlink(missing_ok=True)
+        # Last, so that no sweep of another process takes the half-removed folder.
         lock.release()
 
 
@@ -211,6 +212,7 @@ def place(home: SkillHome, registry: Registry, entry: RegistryEntry, *, staged: 
     """
     stored = home.stored(entry.name_canonical, entry.tree)
     home.store.mkdir(exist_ok=True)
+    # A killed attempt may have left the same tree here.
     _discard(stored)
     staged.rename(stored)
     # Before the registry refers to the tree: otherwise a power cut could lose the tree and keep the reference.

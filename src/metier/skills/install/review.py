@@ -48,6 +48,7 @@ def untrust_package(home: SkillHome, package: SkillPackage) -> None:
         if entry.is_installed:
             changed = registry.with_entry(entry.model_copy(update={"trusted": False, "trusted_digest": None}))
         else:
+            # The entry of a skill that was added by hand exists only for its trust.
             changed = registry.without(entry.name_canonical)
         save_registry(home, changed)
 

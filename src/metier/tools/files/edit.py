@@ -229,6 +229,7 @@ class _ChangingTool(FileTool, ABC):
         path = str(arguments["path"])
         with self._scope.open_target(path, create_folders=self.creates, guard=context.paths) as target:
             before = read_target(target)
+            # Without a file, `compute` of `Edit` raises a clearer error than this check would.
             if before is not None or self.creates:
                 check_saved(buffered, before, path=path)
             after, message = self.compute(before, arguments, path=target.path)

@@ -184,6 +184,7 @@ def _batches(paths: Sequence[str]) -> Iterator[list[str]]:
     size = 0
     for path in paths:
         batch.append(path)
+        # `./` in front and the zero byte behind it.
         size += len(path.encode("utf-8", "surrogateescape")) + 3
         if size > _BATCH_BYTES:
             yield batch
@@ -327,8 +328,10 @@ class _Page:
         return bool(self._stop)
 
     def add(self, path: str, data: bytes) -> None:
+        # One more than fits shows that there are more.
         most = 1 if self._query.files_only else self._left + 1
         matched = _list_lines(self._query.expression, data, most)
+        # Only for files with a match: the rules are evaluated for each path.
         if matched and self._guard.hides(path):
             return
         if matched and self._left == 0:

@@ -146,6 +146,7 @@ class Scope:
         """Open the folder of a file to write. Missing folders are created only after all checks."""
         spot = self.locate(text)
         head, _, name = spot.path.rpartition("/")
+        # The canonical form drops a final slash, with which the caller means a folder.
         if not name or text.endswith(("/", "/.")):
             raise ToolFailed(f"Path {text!r} is a folder", code="not_a_file")
         with ExitStack() as opened, _plain_errors(text):

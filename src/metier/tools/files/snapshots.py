@@ -39,6 +39,8 @@ MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_CHANGES = 2_000
 MAX_CHANGED_BYTES = 64 * 1024 * 1024
 _PLAIN_MODES = (0o644, 0o755)
+# Git reads `info/attributes` last, so these win over every `.gitattributes`. `!diff` removes a diff driver; `-diff`
+# would treat every file as binary.
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge !diff\n"
 # Written instead of `git init`, which would copy templates with hooks and probe the file system.
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tsymlinks = true\n"
@@ -121,6 +123,7 @@ class Snapshots:
         trees, modes = zip(*(self._split(name) for name in (before, after)), strict=True)
         found = self._list_differences(*trees)
         for path in modes[0].keys() | modes[1].keys():
+            # Trees only have the executable bit, so a change of another bit shows in the stored modes alone.
             if path not in found and modes[0].get(path) != modes[1].get(path) and (same := self._find(trees[1], path)):
                 found[path] = (same, same)
         if len(found) > MAX_CHANGES:
@@ -190,6 +193,7 @@ class Snapshots:
         # A rename would be one row with two paths, but undo needs to know what happened to each path.
         rows = self._run("diff-tree", "-r", "-z", "--no-renames", "--raw", "--full-index", before, after).split(b"\0")
         found: dict[str, tuple[_Side, _Side]] = {}
+        # Not strict: the last zero byte leaves an empty row.
         for head, path in zip(rows[0::2], rows[1::2], strict=False):
             old, new, old_object, new_object, _ = head.decode().lstrip(":").split()
             found[os.fsdecode(path)] = (_Side(mode=old, object=old_object), _Side(mode=new, object=new_object))
@@ -210,6 +214,7 @@ class Snapshots:
         contents: dict[str, bytes] = {}
         position = 0
         for name in small:
+            # A header is shorter than 200 bytes: a hash, a type and a number.
             end = bytes(output[position : position + 200]).index(b"\n")
             size = int(bytes(output[position : position + end]).split()[2])
             position += end + 1
@@ -342,6 +347,7 @@ def run_git(
 ) -> bytes:
     """Run git without the user's settings, hooks and filters; return its output. Raises `Unavailable`."""
     own = {
+        # Git also finds the user's ignore and attributes files by HOME, whatever the settings are.
         "HOME": os.devnull,
         "GIT_NO_REPLACE_OBJECTS": "1",  # replacement references would show other content than the files have
         "GIT_CONFIG_GLOBAL": os.devnull,

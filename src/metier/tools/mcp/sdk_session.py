@@ -177,6 +177,7 @@ async def _write_messages(tree: ProcessTree, outgoing: MemoryObjectReceiveStream
 
 
 CONNECTION_CLOSED = types.CONNECTION_CLOSED
+# A server may send empty pages without end, which the limit on tools would not stop.
 _MAX_PAGES = 100
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
@@ -295,6 +296,7 @@ class _SdkConversation:
             on_progress(_describe_progress(progress, total, message))
 
         if self._http is not None:
+            # The status of an earlier request must not explain a failure of this one.
             self._http.refused = 0
         try:
             meta: types.RequestParamsMeta | None = {HEADER: trace_parent} if trace_parent else None

@@ -353,6 +353,7 @@ class ServerConnection:
             tail = target.log.tail() if target is not None else ""
             session.problem = (session.problem or session.ending.reason) + (f"; its last words: {tail}" if tail else "")
             session.conversation = session.conversation if session.ready.is_set() else None
+            # Both, also after a failed start: `end` waits for the first, and `_start` for the second.
             session.over.set()
             session.ready.set()
 

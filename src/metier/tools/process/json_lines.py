@@ -57,6 +57,8 @@ class JsonLinesChild:
     async def start(cls, child: ChildModule) -> Self:
         """Start the child. Raises `ToolFailed`."""
         command = Command(
+            # The Python of this environment, because the module imports Metier. -I ignores PYTHONPATH and the working
+            # folder, where foreign files could replace that module.
             # -B: bytecode next to a skill's modules would change the bytes that the user trusted.
             arguments=[sys.executable, "-I", "-B", "-X", "utf8", "-m", child.module],
             folder=child.folder,

@@ -78,6 +78,7 @@ def become(argv: list[str], redirects: list[str], *, source: int, sink: int) -> 
             signal.signal(number, signal.SIG_DFL)
         os.execvp(argv[0], argv)  # noqa: S606  an argument list, and there is no shell
     except FileNotFoundError as error:
+        # The missing file is the input of a redirect, not the program.
         if error.filename not in (None, argv[0]):
             say(f"{error.filename}: {error.strerror}")
             os._exit(FAILED)

@@ -199,6 +199,7 @@ class Worker:
         except ValidationError as error:
             return CallReply(success=False, error="invalid_input", message=_say_invalid(error))
         try:
+            # An attribute is safe, because the worker answers one request at a time.
             tool.toolset.idempotency_key = request.idempotency_key
             return build_reply(await _invoke(tool, arguments))
         except (Exception, SystemExit) as error:  # noqa: BLE001  a skill's code may raise anything

@@ -152,6 +152,7 @@ def _list(folder: Path) -> list[Path]:
 
 def _run(launch: Launch, targets: Mapping[str, object], workspace: Path) -> subprocess.CompletedProcess[bytes] | None:
     assert launch.scratch is not None, "a level that confines has one"
+    # Otherwise the supervisor creates them, but the trial runs without one.
     for name in (bubblewrap.HOME, bubblewrap.SHARED, bubblewrap.EMPTY):
         (launch.scratch / name).mkdir(parents=True, mode=0o700)
     command = (*launch.prefix, base_interpreter(), "-I", "-S", str(ATTEMPTS))

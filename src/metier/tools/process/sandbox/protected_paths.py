@@ -244,6 +244,7 @@ class ProtectedState:
         return _describe_changes(differences, left=compare(before, self.snapshot()), quarantine=self._quarantine)
 
     def _restore(self, path: str, before: ProtectedSnapshot) -> None:
+        # A parent that became a link is moved away first: restoring through it would write to its target.
         for folder in reversed(PurePosixPath(path).parents[:-1]):
             if (self._workspace / folder).is_symlink() and str(folder) not in before:
                 self._move(str(folder))
@@ -386,6 +387,7 @@ def _walk(path: str) -> Iterator[str]:
             if os.path.lexists(here):
                 yield here
             continue
+        # The link itself counts too: a program could redirect it.
         if here == path and os.path.islink(here):  # noqa: PTH114
             yield here
         with entries:
