@@ -107,6 +107,7 @@ def load_build(file: Path, function: str) -> Build:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Before the code runs, as `import` does: dataclasses and pydantic look up the module of a class by its name.
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
     return getattr(module, function)
@@ -119,6 +120,7 @@ async def live(build: Build, order: Order) -> Outcome:
     points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
     scenario = build(folder, points.reach)
     shared = instrument(scenario.host, points)
+    # A fleet shares only its store, which is therefore opened with the shared host and not with this one.
     host = replace(shared, workspace=_make_own_folder(folder)) if scenario.apart else shared
     watch_files(host.runs, points)
     machine = MachineAhead(SystemMachine(), order.ahead_seconds) if order.ahead_seconds else None
@@ -128,6 +130,7 @@ async def live(build: Build, order: Order) -> Outcome:
     watch = DriveOptions(sinks=[sink])
     asked: list[str] = []
     try:
+        # Before the run continues: the journal grows past a log that was ahead of it, and the difference is gone.
         problems = await list_early_events(runtime)
         state = await _continue_run(runtime, scenario, watch)
         while state.phase not in ("DONE", "ERROR") and len(asked) < MAX_ROUNDS:
@@ -192,6 +195,7 @@ async def list_log_problems(runtime: Runtime, run_id: str) -> list[str]:
         expected += [(state.seq, payload.event_type) for payload in project(entry, state)]
     records = list(read_events(runtime.folder(run_id) / "events.jsonl"))
     problems: list[str] = []
+    # Events of entry 0, such as retries and signals, are observations that the journal does not have.
     if [(record.entry, record.event_type) for record in records if record.entry] != expected:
         problems.append("the event log is not the projection of the journal")
     if [record.seq for record in records] != sorted({record.seq for record in records}):
@@ -218,6 +222,7 @@ def _build_outcome(state: RunState, asked: list[str], problems: list[str]) -> Ou
 def live_and_report(build: Build, order: Order) -> None:
     """Run the scenario, and write the outcome to the folder."""
     file = Path(order.folder, order.outcome)
+    # A process that stops itself with SIGSTOP can only be continued by another one, which needs its ID.
     file.with_name(f"{file.name}.pid").write_text(str(os.getpid()), encoding="ascii")
     outcome = anyio.run(live, build, order)
     file.write_text(outcome.model_dump_json(), encoding="utf-8")
@@ -236,16 +241,19 @@ def _fork(build: Build, order: Order) -> int:
         return child
     code = 1
     try:
+        # Both are the parent's: a child process of this fork would otherwise wake the parent through the shared pipe.
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         live_and_report(build, order)
         code = 0
     finally:
         sys.stderr.flush()
+        # Not `sys.exit`, which would run the exit handlers of the parent and write its buffered output again.
         os._exit(code)
 
 
 def _report_ends(lives: dict[int, _Life]) -> None:
+    # All of them are asked, because one SIGCHLD can report several ends.
     for child in list(lives):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -261,8 +269,11 @@ def _report_ends(lives: dict[int, _Life]) -> None:
 
 def serve(build: Build) -> None:
     """Fork a process for each line of standard input, and report how each one ended."""
+    # A pipe and not asyncio, because every fork would inherit the selector of a running loop.
     woken, waker = os.pipe()
+    # `set_wakeup_fd` requires a non-blocking descriptor.
     os.set_blocking(waker, False)
+    # Without a handler, Python would not write to the pipe. Without the pipe, `select` would resume after the signal.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(waker)
     lives: dict[int, _Life] = {}
@@ -274,6 +285,7 @@ def serve(build: Build) -> None:
             os.read(woken, 4096)
             _report_ends(lives)
         if sys.stdin in ready:
+            # Past the buffer of `sys.stdin`: it could hold further orders, of which `select` knows nothing.
             read = os.read(sys.stdin.fileno(), 65536)
             is_asked = bool(read)
             *lines, unread = (unread + read).split(b"\n")

@@ -43,6 +43,7 @@ def record_effect(effects: Path, *, effect: Effect, name: str, key: str) -> None
     line = json.dumps({"effect": effect, "name": name, "key": key}) + "\n"
     descriptor = os.open(effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
+        # One write with O_APPEND, so that lines of concurrent processes do not mix.
         os.write(descriptor, line.encode())
         # An effect whose record is lost in the kill would look like one that never happened.
         os.fsync(descriptor)
@@ -151,6 +152,7 @@ class CrashKit:
             return CrashOutcome(point=point, is_reached=False)
         if first["code"] != -9:
             return CrashOutcome(point=point, violations=(f"not reached: ended with {first['code']}",))
+        # A client may have read these events already, so the resuming process must not change them.
         logs = _read_logs(case)
         lives = 1
         for index in again:
@@ -228,6 +230,7 @@ class CrashKit:
         """Start a process without waiting for its end."""
         assert self._process is not None
         assert self._process.stdin is not None
+        # A killed process writes no outcome, and that of the process before it must not count as its own.
         Path(order.folder, order.outcome).unlink(missing_ok=True)
         print(order.model_dump_json(), file=self._process.stdin, flush=True)
 
@@ -277,6 +280,7 @@ def _compare(outcome: Outcome, baseline: Baseline) -> list[str]:
     if outcome.error:
         return [outcome.error]
     problems = list(outcome.problems)
+    # Not `asked`: a kill can leave a step with an unknown outcome, which is one more question.
     for name in ("status", "result", "turns", "skills", "steps", "runs"):
         found, expected = getattr(outcome, name), getattr(baseline.outcome, name)
         if found != expected:
@@ -285,6 +289,7 @@ def _compare(outcome: Outcome, baseline: Baseline) -> list[str]:
 
 
 def _count_keys(effects: Iterable[dict[str, str]]) -> dict[str, int]:
+    # Keys are counted and not lines, because an idempotent effect may happen again under the same key.
     return dict(Counter(name for name, _ in {(effect["name"], effect["key"]) for effect in effects}))
 
 
@@ -326,10 +331,12 @@ def _check_orphans(case: Path) -> list[str]:
 
 def _list_processes(mark: bytes) -> list[int]:
     found: list[int] = []
+    # By command line: orphans have another parent, but their arguments contain the folder of the case.
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
                 found.append(int(entry.name))
+        # The process ended since the folder was listed.
         except OSError:
             continue
     return found

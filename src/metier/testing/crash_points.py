@@ -68,9 +68,11 @@ class Points:
         self._at_index = at_index
         self._signal = signal.SIGKILL if action == "kill" else signal.SIGSTOP
         self._counts: Counter[str] = Counter()
+        # Points are reached in threads too, where SQLite's statements run.
         self._lock = threading.RLock()
         self._trace = os.open(folder / REACHED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         armed = folder / ARMED
+        # A script must not kill at a point that was meant for an earlier process.
         armed.unlink(missing_ok=True)
         if at is not None:
             # Scripts count the lines of the file, which also contains the points of earlier processes.
@@ -85,6 +87,7 @@ class Points:
     def is_chosen(self, name: str) -> bool:
         """Count a point, and return True if the process must end here."""
         with self._lock:
+            # Unbuffered: SIGKILL may follow at once, and the file must contain the point at which the process died.
             os.write(self._trace, f"{name}\n".encode())
             self._counts[name] += 1
             return CrashPoint(name, self._counts[name]) == self._at or self._counts.total() == self._at_index
@@ -170,6 +173,7 @@ def build_connection_class(points: Points) -> type[sqlite3.Connection]:
     """Return an SQLite connection class with points inside each transaction, when changes are not committed yet."""
 
     class PointedConnection(sqlite3.Connection):
+        # Every commit passes here, because the store uses autocommit mode and sends BEGIN and COMMIT itself.
         def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
             if sql == "COMMIT":
                 points.reach("sqlite:commit:before")
@@ -281,6 +285,7 @@ def _tear(log: Path) -> None:
 def instrument(host: Host, points: Points) -> Host:
     """Return the host with points around its tools, its model and its events."""
     tools = tuple(
+        # Two classes, because the engine looks for a method `probe`: with one class, every tool would have it.
         PointedProbingTool(tool, points, prober=tool) if isinstance(tool, Probing) else PointedTool(tool, points)
         for tool in host.tools
     )
@@ -298,8 +303,10 @@ def watch_files(runs: Path, points: Points) -> None:
     def notice(event: str, arguments: tuple[object, ...]) -> None:
         if event == "subprocess.Popen":
             points.reach("process:start")
+        # `os.replace` is audited as a rename, and `os.unlink` as a removal.
         elif event in ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link"):
             _reach_file(event.removeprefix("os."), arguments[0])
+        # Reading leaves no trace on disk, so it is no point.
         elif event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             _reach_file("open", arguments[0])
 
@@ -314,6 +321,7 @@ def watch_files(runs: Path, points: Points) -> None:
 def _shorten(path: str) -> str:
     """Replace IDs and process numbers, which differ between runs."""
     path = _DRAFT.sub(r"\1N", path)
+    # Run IDs first: the other patterns would replace parts of them.
     for pattern in (_RUN_ID, _HASH, _NUMBER):
         path = pattern.sub("N", path)
     return path.lstrip("/") or "."

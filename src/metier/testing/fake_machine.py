@@ -20,6 +20,7 @@ class FakeMachine:
     def uptime(self) -> float:
         return self.seconds
 
+    # Real, because the store also ends the lease of a process that no longer runs.
     def process(self) -> str:
         return SystemMachine().process()
 
@@ -39,4 +40,5 @@ class FakeMachine:
     def restart(self) -> None:
         """Change the boot ID and reset the uptime, as a reboot does."""
         self.boot += "-again"
+        # Lower than before, as after a real reboot: leases of the earlier boot seem to end far in the future.
         self.seconds = 1.0

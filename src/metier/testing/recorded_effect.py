@@ -30,6 +30,7 @@ class RecordedEffect:
         self.reach(f"effect:{self.name}:begun")
         if self.effect != "read":
             record_effect(self.effects, effect=self.effect, name=self.name, key=context.idempotency_key)
+        # In the journal, a kill here looks like a kill before the effect: the step has started and has no result.
         self.reach(f"effect:{self.name}:done")
         return ToolResult(ok=True, output=f"{self.name} {json.dumps(arguments, sort_keys=True)}")
 

@@ -60,6 +60,7 @@ def fails(failure: CallFailed, *, shown: str = "") -> Fails:
     return Fails(failure, shown)
 
 
+# Not a `CallFailed`, which the engine would handle: the run would fail, and the test could still pass.
 class ScriptExhausted(AssertionError):
     """The code under test sent more requests than the script has lines."""
 

@@ -43,6 +43,7 @@ class Case(Struct, frozen=True):
 
 type Check = Callable[[Case], Coroutine[None, None, None]]
 
+# With microseconds, so that a store that truncates times fails.
 NOON = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 

@@ -24,6 +24,7 @@ from metier.store.contexts import (
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, StoreError, VersionConflictError
 from metier.testing.store_case import Case, outcomes_of, refused
 
+# PostgreSQL's JSONB rejects NUL and lone surrogates, and 10**30 fits no 64-bit integer.
 ODD: tuple[JsonValue, ...] = (
     None,
     True,
@@ -80,6 +81,7 @@ async def check_a_state_is_replaced_only_at_the_expected_version(case: Case) -> 
 async def check_one_of_several_concurrent_state_changes_wins(case: Case) -> None:
     for version in range(10):
         writers = [
+            # On both handles, so that the database has to decide: a lock inside one handle would not be enough.
             _put((case.first if number % 2 else case.second).contexts, _state(version, current_turn=number + 1))
             for number in range(8)
         ]
@@ -122,6 +124,7 @@ async def check_a_waiting_context_keeps_the_events_and_facts_of_its_turn(case: C
     full = tuple(_fact(f"k{number:02}") for number in range(MAX_POCKET_FACTS_PER_BUCKET))
     await contexts.commit("c1", ContextChange(state=_state(task_state="input_required", current_turn=2), facts=full))
 
+    # The answer may refer to anything in the turn that asked, so only events of earlier turns are dropped.
     await contexts.commit("c1", ContextChange(events=tuple(_event(number, turn=2) for number in range(100))))
     await refused(BucketFull, contexts.commit("c1", ContextChange(facts=(_fact("more"),), events=(_event("no"),))))
     await contexts.commit("c1", ContextChange(facts=(_fact("k00"),)))
@@ -150,6 +153,7 @@ async def check_facts_are_replaced_removed_and_limited(case: Case) -> None:
 
     for number in range(MAX_POCKET_FACTS_PER_BUCKET + 5):
         await contexts.commit("c1", ContextChange(facts=(_fact(f"k{number:02}", number, bucket="full"),)))
+        # The oldest fact is dropped, and facts of the same time would have no oldest one.
         await case.subject.pass_seconds(0.001)
     await contexts.commit("c1", ContextChange(facts=(_fact("a", bucket="full"),)))
 
@@ -176,6 +180,7 @@ async def check_a_newer_summary_is_not_replaced_by_an_older_one(case: Case) -> N
     await contexts.commit("c1", ContextChange(summary=NewSummary(text="all \x00 of it", upto=9)))
     state = await contexts.commit("c1", ContextChange(summary=NewSummary(text="half", upto=5)))
 
+    # A summary leaves the version alone: it must not conflict with a turn that read the state before.
     assert (state.summary, state.summarized_to, state.version) == ("all \x00 of it", 9, 0)
     state = await _put(contexts, replace(state, summary="the caller's \x00 own"))
     found = await case.second.contexts.find_state("c1")
@@ -219,6 +224,7 @@ async def check_a_message_of_a_dead_worker_is_taken_over(case: Case) -> None:
     await case.subject.pass_seconds(seconds * 1.01)
     new = await _claim(case.second.contexts, "bob")
 
+    # The old worker may be slow and not dead. Its token is lower, so all of its late change is rejected.
     late = ContextChange(state=_state(current_turn=9), completion=Completion(claim=old, result="late"))
     await refused(ClaimLost, case.first.contexts.commit("c1", late))
     await refused(ClaimLost, case.first.contexts.renew_claim(old, seconds=seconds))
@@ -240,6 +246,7 @@ async def check_a_claim_that_was_released_or_has_expired(case: Case) -> None:
     assert again.token > claim.token
     await case.subject.pass_seconds(seconds * 1.01)
 
+    # Expired but not taken over: no other worker has the message, so the finished work counts.
     await case.second.contexts.commit("c1", ContextChange(completion=Completion(claim=again, result=1)))
 
     assert (await refused(DuplicateMessageError, _claim(case.first.contexts))).result == 1
@@ -309,6 +316,7 @@ async def check_a_message_can_redeem_its_token_again(case: Case) -> None:
     first = await case.first.contexts.redeem("c1", mine)
     again = await case.second.contexts.redeem("c1", mine)
     assert first is not None
+    # The same message may arrive again after a crash, and must be able to finish what it started.
     assert again == first
     assert await case.second.contexts.redeem("c1", dataclasses.replace(mine, digest="b" * 64)) is None
 
@@ -355,6 +363,7 @@ async def check_a_context_is_listed_and_deleted_completely(case: Case) -> None:
     assert await case.first.contexts.list_events("c1") == []
     assert await case.first.contexts.list_facts("c1") == []
     assert await case.first.contexts.find_message("c1", "m1") is None
+    # A worker of the deleted context may still hold a claim, so tokens do not start from the beginning.
     assert (await _claim(case.first.contexts)).token > claim.token
     assert len(await case.first.contexts.list_facts("c2")) == 1
 

@@ -28,6 +28,7 @@ async def check_runs_of_a_queue_are_claimed_oldest_first(case: Case) -> None:
     for run_id in ("r2", "r1", "r3"):
         await _queue(case, run_id)
     await _queue(case, "other", queue="elsewhere")
+    # A run without a queue is driven by the process that started it.
     await _queue(case, "mine", queue="")
     stale = await case.first.list_stale(queue="q")
     assert [(row.run_id, row.queue) for row in stale] == [("r2", "q"), ("r1", "q"), ("r3", "q")]
@@ -68,6 +69,7 @@ async def check_a_run_of_a_dead_worker_is_claimed_by_another(case: Case) -> None
     assert new is not None
     assert new.token > old.token
     assert (old.left_by, new.left_by) == ("", "old")
+    # The worker may only have been suspended, and continues where it was without knowing.
     await refused(LeaseLost, case.first.append(old, 2, build_entries(2)))
     await case.second.append(new, 2, build_entries(2))
 
@@ -104,6 +106,7 @@ async def check_waiting_for_entries_ends_when_they_are_written(case: Case) -> No
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(listen)
+            # Otherwise the entry could be there before the first task waits for it.
             await anyio.wait_all_tasks_blocked()
             await case.first.append(lease, 2, build_entries(2), durable=False)
 
@@ -254,6 +257,7 @@ async def check_a_due_time_is_decided_once(case: Case) -> None:
     async def decide(number: int) -> None:
         store = (case.first, case.second)[number % 2]
         firing = _build_firing(1, is_open=True)
+        # Every process found the same due time. Only the one that advances the mark may start its run.
         decided_to = firing.due_at
         won.append(await store.schedules.decide_due(mark, decided_to=decided_to, firings=[firing]))
 
@@ -285,6 +289,7 @@ async def check_a_firing_is_settled_once(case: Case) -> None:
 
 async def check_the_history_of_a_schedule_is_limited_and_keeps_open_firings(case: Case) -> None:
     mark = await case.first.schedules.open_mark(_MARK)
+    # The oldest one is open: its run was not started yet, so deleting it would lose the run.
     firings = [_build_firing(1, is_open=True), *(_build_firing(minute) for minute in range(2, MAX_FIRINGS + 50))]
     assert await case.first.schedules.decide_due(mark, decided_to=firings[-1].due_at, firings=firings)
 
@@ -347,6 +352,7 @@ async def check_recording_usage_again_replaces_it(case: Case) -> None:
 
 async def check_usage_recorded_at_once_is_counted_once(case: Case) -> None:
     await case.first.create_run(build_run("r1"))
+    # The driver and a process that catches up on old runs may record the same run.
     async with anyio.create_task_group() as group:
         for store in (case.first, case.second) * 4:
             group.start_soon(store.usage.record, "r1", [_FIRST, _LATER])
@@ -358,6 +364,7 @@ async def check_totals_remain_after_the_run_is_deleted(case: Case) -> None:
     await case.first.usage.record("r1", [_FIRST])
     await case.first.delete_run("r1")
 
+    # `agent runs gc` must not change what was spent.
     assert [total.amounts for total in await case.second.usage.sum_by("model")] == [_CALL]
     assert await case.second.usage.count_created() == (0, 0)
 

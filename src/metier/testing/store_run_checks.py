@@ -69,6 +69,7 @@ async def check_a_taken_position_is_rejected_and_nothing_is_written(case: Case) 
     lease = await case.start()
     await case.first.append(lease, 1, build_entries(1, 3))
 
+    # In PostgreSQL, an append that need not be durable takes another path.
     for durable in (True, False):
         await refused(SeqTaken, case.second.append(lease, 1, build_entries(1, text="late"), durable=durable))
         await refused(SeqTaken, case.second.append(lease, 3, build_entries(3, 5, text="late"), durable=durable))
@@ -123,6 +124,7 @@ async def check_a_driver_that_lost_its_lease_writes_nothing(case: Case) -> None:
     await refused(LeaseLost, case.first.update_run(old, {"status": "failed"}))
     await refused(LeaseLost, case.first.put_approval(old, build_approval("a1")))
     await refused(LeaseLost, case.first.renew_lease(old, seconds=1000))
+    # No error, because a driver releases its lease on every way out. The new lease must stay.
     await case.first.release_lease(old)
 
     await case.second.append(new, 1, build_entries(1, text="new"))
@@ -133,6 +135,7 @@ async def check_a_driver_that_lost_its_lease_writes_nothing(case: Case) -> None:
     assert (run.status, run.driver) == ("pending", "bob")
 
 
+# Tokens fence a driver, not the clock: one that was suspended continues if no other process took the run.
 async def check_an_expired_lease_that_was_not_taken_over_can_write(case: Case) -> None:
     lease = await case.start()
     await case.let_lease_end()
@@ -156,6 +159,7 @@ async def check_an_error_about_a_held_lease_names_its_holder(case: Case) -> None
     await case.start(owner="ann@host")
 
     failure = await refused(LeaseHeld, case.second.take_lease("r1", owner="bob", seconds=1))
+    # An owner with the same name is refused too: in containers, drivers can share host name and process ID.
     await refused(LeaseHeld, case.second.take_lease("r1", owner="ann@host", seconds=1))
 
     assert "ann@host" in failure.message
@@ -197,6 +201,7 @@ async def check_a_driver_of_a_deleted_run_cannot_write_to_a_run_of_the_same_id(c
     await case.second.delete_run("r1")
     await refused(LeaseLost, case.first.append(old, 1, build_entries(1)))
 
+    # IDs come back: those of child runs and of scheduled runs are derived and not random.
     new = await case.start()
 
     await refused(LeaseLost, case.first.append(old, 1, build_entries(1)))
@@ -217,6 +222,7 @@ async def check_one_of_several_concurrent_requests_gets_the_lease(case: Case) ->
 
 
 async def check_a_run_with_a_long_journal_is_created_at_once(case: Case) -> None:
+    # More values than the 32,766 of one SQLite statement. An imported run has its whole journal at its start.
     entries = build_entries(1, 9000)
 
     await case.first.create_run(build_run("r1"), entries)
@@ -262,6 +268,7 @@ async def check_the_index_stores_every_field(case: Case) -> None:
             "status": "failed",
             "turns": 4,
             "cost_usd": 1.5,
+            # More than 32 bits, which PostgreSQL's INTEGER cannot hold.
             "tokens": 3_000_000_000,
             "reason": "late",
             "model": "n",
@@ -322,6 +329,7 @@ async def check_runs_are_found_by_each_field_and_by_combinations(case: Case) -> 
 
 
 async def check_invalid_unicode_is_stored_safely(case: Case) -> None:
+    # Arguments and file names that are not UTF-8 have lone surrogates in Python, which databases reject.
     await case.first.create_run(replace(build_run("r1"), task="odd \udcff name"))
 
     run = await case.first.find_run("r1")
@@ -341,6 +349,7 @@ async def check_runs_are_listed_newest_first_and_filtered(case: Case) -> None:
 
     assert await listed() == ["b4", "ab3", "a%2", "a_1"]
     assert await listed(prefix="a") == ["ab3", "a%2", "a_1"]
+    # `%` and `_` are wildcards of LIKE, and in a prefix they are plain characters.
     assert await listed(prefix="a%") == ["a%2"]
     assert await listed(prefix="a_") == ["a_1"]
     assert await listed(prefix="c") == []
