@@ -176,6 +176,7 @@ def unwrapped() -> Generator[None]:
     """Raise the first of our own errors in a group, or its first error."""
     try:
         yield
+    # Task groups of anyio raise a group even for a single error, which callers could not catch by its class.
     except BaseExceptionGroup as group:
         raise _get_cause(group) from group
 

@@ -305,6 +305,7 @@ class Agent:
     async def _continue[T](self, run_id: str, answer: Answer, form: OutputForm[T] | None) -> RunResult[T]:
         given = replace(answer, by=self._user, reopens=True)
         found = await self._runtime.find(run_id)
+        # If another process drives the run, `resume` reports that conflict instead of an invalid answer.
         if not found.driver:
             check_answer(await self._get_status(found.run_id), given)
         return await self._drive(lambda watch: self._runtime.resume(found.run_id, given, watch), form, DriveOptions())
@@ -361,6 +362,7 @@ def _build_host(
         opened.host,
         provider=None if isinstance(provider, str) else provider,
         tools=tuple(as_tool(each) for each in tools),
+        # A library leaves stdout and stderr to its program, so warnings go to the logger.
         report=logger.warning,
     )
 

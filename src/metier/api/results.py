@@ -147,6 +147,7 @@ class OutputForm[T]:
             value: JsonValue = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"it is no JSON: {error}") from error
+        # The limit of the run's own check: a result that passed there must not fail here.
         if wrong := SchemaCheck("output_schema", self.schema).get_error(value, steps=MAX_THREAD_STEPS):
             raise ValueError(wrong)
         return cast("T", value)  # without an adapter the value is JSON

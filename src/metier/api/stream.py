@@ -43,6 +43,7 @@ class EventFeed:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._text = redactor.stream()
+        # Unbounded: a run must not wait for a slow reader, and dropped events would leave a gap.
         self._items: deque[EventRecord | TextDelta] = deque()
         self._changed = anyio.Event()
         self._is_ended = False
@@ -50,6 +51,7 @@ class EventFeed:
     def write(self, record: EventRecord) -> None:
         """Buffer an event, as a sink of the run."""
         if record.event_type in _END_OF_REPLY:
+            # Shows text that was held back as the possible start of a secret.
             self._show(self._text.close())
             self._text = self._redactor.stream()
         self._put(record)
@@ -154,6 +156,8 @@ class RunStream[T]:
     async def _work(self) -> None:
         try:
             self._result = await self._drive()
+        # Stored for the reader: raised in the agent's task group, an error would cancel the other runs. Cancellation
+        # itself has to reach the group.
         except BaseException as failure:
             self._failure = failure
             if not isinstance(failure, Exception):

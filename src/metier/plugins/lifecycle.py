@@ -65,6 +65,7 @@ def _call_patiently[T](call: Callable[[], T], *, seconds: float) -> T:
         except BaseException as error:  # noqa: BLE001 - handed over to the waiting thread
             failure.append(error)
 
+    # Python cannot interrupt a call, so a plugin that hangs is left behind in a thread.
     thread = threading.Thread(target=work, name="metier-plugin", daemon=True)
     thread.start()
     thread.join(seconds)
@@ -229,6 +230,7 @@ class Subscription:
             return
         try:
             self._waiting.put_nowait(record)
+        # Disconnected for good: with single events dropped, a subscriber would not notice the gap.
         except queue.Full:
             self._turn_off(f"it is {MAX_QUEUED_EVENTS} events behind")
 

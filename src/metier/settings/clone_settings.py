@@ -121,6 +121,7 @@ class Narrowed(NamedTuple):
 def digest_words(carried: Layer) -> str:
     """Return a digest of the settings that need trust, without free ones, which may change."""
     words = {key: given.value for key, given in carried.items() if key not in FREE}
+    # Sorted, because moving a setting within the file must not end the trust.
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
@@ -131,6 +132,7 @@ def narrow(carried: Layer, own: Layer) -> Narrowed:
     for key, given in carried.items():
         if key in FREE or _is_stricter(key, given, values.get(key)):
             values[key] = given
+        # A value that equals the user's changes nothing, so there is nothing to report.
         elif _text(key, given) != _text(key, values.get(key)):
             withheld.append(key)
     return Narrowed(values, tuple(withheld))

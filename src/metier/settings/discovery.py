@@ -112,6 +112,7 @@ def read_text(file: SettingsFile) -> FileText:
         if not (stat.S_ISREG(mode) or file.was_named):
             return _refuse(file, "not_a_file", "This is not a regular file")
         if file.is_carried:
+            # A link in a clone could lead to a private file, and messages about invalid settings quote the text.
             raw = read_contained(file.path, within=file.path.parent, limit=MAX_BYTES)
         else:
             # Chosen by the user, or in their configuration folder, which is often a link to their dotfiles.
@@ -162,6 +163,7 @@ def _exists(path: Path) -> bool:
         return False
     except OSError:
         return True
+    # A confined program may be creating this file right now; it is moved away when the program ends.
     return not is_unsettled(str(path))
 
 

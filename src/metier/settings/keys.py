@@ -21,6 +21,7 @@ from metier.settings.setting_values import render_value
 PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir", "model.facts_file", "routing.embeddings.folder"})
 """Paths relative to the current directory. A leading `~` is the home folder."""
 
+# Deployments may still set these. The page on configuration promises that they work.
 OLDER_NAMES: Mapping[str, str] = {
     "skills.enabled": "AGENT_SKILLS",
     "skills.script_timeout_seconds": "SCRIPT_TIMEOUT",

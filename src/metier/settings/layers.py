@@ -141,6 +141,7 @@ def read_environment(environ: MappingABC[str, str]) -> SourceLayer:
     values: Layer = {}
     warnings: list[Problem] = []
     for leaf in all_leaves().values():
+        # CI systems and Compose set a variable without a value to an empty text.
         present = [name for name in variables_of(leaf.key) if environ.get(name, "").strip()]
         if not present:
             continue
@@ -241,6 +242,7 @@ def build_settings(layer: Layer) -> Settings:
     """Build the settings from checked layers."""
     sections, errors = _validate(layer)
     assert not errors, errors
+    # Not validated as a whole: each section was, and pydantic would have to build the validators of all other sections.
     return Settings.model_construct(_fields_set=set(sections), **sections)
 
 

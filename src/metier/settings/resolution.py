@@ -113,6 +113,7 @@ def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
         return False
     try:
         return not trust.counts("policy", digest_bytes(read_policy_file(workspace)))
+    # Rules that cannot be read count as changed, so that damage never permits more.
     except ConfigError:
         return True
 
@@ -130,6 +131,7 @@ def _read_effective(
     is_changed = trust.record is not None and not trust.counts("settings", words)
     is_careful = trust.is_withheld or is_changed or is_policy_changed
     if not is_carried:
+        # The settings are the user's, but the folder's files are not trusted: without a chosen profile, runs must ask.
         values = set_profile(read.values) if is_careful else read.values
         return _EffectiveFile(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
     if trust.counts("settings", words):

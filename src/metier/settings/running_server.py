@@ -110,6 +110,7 @@ def _is_alive(pid: object) -> bool:
         return False
     try:
         os.kill(pid, 0)  # sends nothing, but fails if the process is gone
+    # Also EPERM: then the process belongs to another user, so the ID was reused after the server ended.
     except OSError:
         return False
     return True

@@ -179,6 +179,7 @@ class WorkerOptions(Value):
         ge=1,
         description="Consecutive attempts without progress after which a run fails.",
     )
+    # One death can be an accident, such as exhausted memory. With more, one run would stop worker after worker.
     max_deaths: int = Field(
         default=2,
         ge=1,
@@ -210,6 +211,7 @@ STRUCTURED = "structured"
 class Settings(Value):
     """All settings of `agent.yaml`, environment and flags."""
 
+    # `model_construct`, because an instance would build the validator of its section on import, used or not.
     model: ModelOptions = Field(default=ModelOptions.model_construct(), description="Model provider, model and limits.")
     runtime: RuntimeOptions = Field(
         default=RuntimeOptions.model_construct(),

@@ -110,6 +110,7 @@ def render_value(value: object) -> str:
 
 def _scalar(text: str, *, in_list: bool) -> str:
     """Format a text as a plain scalar if that is safe, else quoted as JSON, which is valid YAML."""
+    # Text that starts with a digit is quoted too: YAML reads 1.10 as a number and 2026-01-01 as a date.
     harmless = all(character.isalnum() or character in "_-./" for character in text)
     is_word = bool(text) and text[0].isalpha() and text.lower() not in _MEANT_OTHERWISE
     starts_as_path = text.startswith(("./", "/", "../"))
