@@ -245,6 +245,7 @@ async def _run_live(
 ) -> EvalResult:
     host = target.host
     folder = host.runs / FOLDER / plan.id
+    # Before the first run: `--resume` reads the plan after a kill.
     write_plan(folder, plan)
     variants = (ITSELF,) if plan.record or plan.triggers else build_variants(target, plan.against, folder=folder)
 

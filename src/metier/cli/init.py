@@ -68,6 +68,7 @@ def init(
         return
     chosen = get_template(template)
     check_base_url(base_url)
+    # Before anything is written, because the template's files would be found too.
     was_empty = next(list_agent_files(path), None) is None
     choice = replace(_choose_model(provider, model, base_url, path), profile=profile, agent=AGENT)
     written = [*write_template(chosen, path, replaced={FILE_NAME: render_settings(choice)}), *_write_instructions(path)]

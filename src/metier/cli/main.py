@@ -75,6 +75,7 @@ def run(args: Sequence[str]) -> int:
         sys.stdout = None
         # 128 + SIGPIPE.
         return 141
+    # The outermost entry point: every error becomes a message and an exit code.
     except Exception as error:
         from metier.cli.help import find_command
         from metier.cli.shared.failure import report

@@ -88,6 +88,7 @@ def remove(name: Annotated[str, typer.Argument(help="Server name.")], *, config:
     if not removed:
         raise UsageError(f"No MCP server is called {name!r}", hint="Run `agent mcp list` to list MCP servers")
     for server in named:
+        # Acceptances are found by the definition: added again unchanged, the server would start without a review.
         open_acceptances(host).forget(server)
     warn_line(f"{name} is no longer in {', '.join(repr(str(file.relative_to(host.workspace))) for file in removed)}")
 
@@ -338,6 +339,7 @@ def _accept_one(host: Host, server: ServerDefinition, trial: Trial, *, yes: bool
         warn_line(f"{server.name}: {reason}")
     if not yes and not decide_interactively(f"Offer these tools of {server.name!r} to models?", flag="--yes"):
         return 1
+    # The hash of the code that was started, and not of the files as they are after the user's answer.
     open_acceptances(host).accept(server, trial.listing.tools, now=host.clock.now(), code=trial.code)
     warn_line(f"{server.name} is accepted: {format_count(len(trial.listing.tools), 'tool')}")
     return 0

@@ -79,6 +79,7 @@ def accept(
     if not code.roots:
         warn_line("notify.command runs no workspace file: nothing to accept")
         return 0
+    # Before the files are shown, so that a change while the user reads is not accepted.
     digest = code.digest()
     write_line(f"notify.command runs {' '.join(host.settings.notify.command)}")
     for path in code.roots:

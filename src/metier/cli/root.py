@@ -114,6 +114,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         name = args[0]
         command = load_part(args) or self.get_command(ctx, name)
+        # Click reports unknown options. During completion it parses unfinished words, which are no errors.
         if command is None and not name.startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"No such command {name!r}", hint=_hint_command(name))
         if command is not None and (len(args) == 1 or _HELP & set(args)):

@@ -43,6 +43,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         except _Hung:
             sentence = f"It did not {self.what} within {self.seconds:g} s"
             return PluginProblem(self.plugin, sentence, "Raise plugins.timeout_seconds")
+        # Not failures of the plugin: they concern the whole process.
         except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:  # noqa: BLE001 - no error of a plugin may stop a run
@@ -111,6 +112,7 @@ def load_plugins(
     """Import and register the enabled plugins. `taken` has tool names that plugins can't use."""
     if enabled == "none":
         return Plugins()
+    # By name: of two plugins that offer the same, the same one must win on every machine.
     found = list_entry_points() if points is None else tuple(sorted(points, key=lambda point: point.name))
     wanted = found if enabled == "all" else tuple(point for point in found if point.name in enabled)
     problems = [_absent(name) for name in _missing(enabled, found)]

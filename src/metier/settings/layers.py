@@ -214,6 +214,7 @@ def read_flags(flags: MappingABC[str, str]) -> SourceLayer:
     return SourceLayer(values, tuple(problems))
 
 
+# One source at a time: the message names its source, and a wrong value is reported even if another overrides it.
 def check_alone(layer: Layer) -> list[Problem]:
     """Check the values of one layer. Return the problems."""
     problems: list[Problem] = []

@@ -164,9 +164,11 @@ class Session:
                 await self._read_messages()
                 # Stop the current turn instead of canceling it, so that its journal records the reason.
                 if self._stopper is not None:
+                    # The messages are in the store. The next chat of this conversation sends them.
                     self._queue.leave_to_next()
                     self._stopper.request("the end of the chat")
                 while self._is_working:
+                    # `_work` sets it when the turn has ended: by then the queue is empty.
                     self._arrived = anyio.Event()
                     await self._arrived.wait()
                 group.cancel_scope.cancel()
@@ -220,6 +222,7 @@ class Session:
                 self._is_working = True
                 message = self._queue.pop()
                 self._turns.echo(message.text)
+                # The ID becomes the run's: after a kill before `flush`, the next chat sees that the message was sent.
                 await self._report_errors(self._handle(message.text, run_id=message.message_id))
                 await self._queue.flush()
         except ExitChat:
@@ -368,6 +371,7 @@ class Session:
                 sinks=shown.sinks,
                 observe=shown.observe,
                 partials=shown.partials,
+                # A shell command calls no model that could read a message, so typed messages wait for their own turn.
                 inbox=None if is_typed else self._queue,
                 stopper=stopper,
                 report=warn_line,

@@ -235,6 +235,7 @@ async def show_permissions(context: ChatContext, mode: str) -> None:
 
 
 async def show_servers(context: ChatContext, _: str) -> None:
+    # Without starting them: `examine` would run an event loop of its own for that, and one is running here.
     statuses = examine(context.chat.runtime.host)
     for status in statuses:
         write_server_status(status)
@@ -406,6 +407,7 @@ async def show_diff(context: ChatContext, path: str) -> None:
     if find_repository(workspace) is None:
         unified = await _collect_changes(context.chat)
     else:
+        # In a thread: git may take seconds, and the prompt and a running turn need the event loop.
         unified = await run_sync(_read_git_diff, workspace, path)
     if not unified.strip():
         warn_line("No changes")

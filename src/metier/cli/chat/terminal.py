@@ -119,7 +119,7 @@ class Terminal:
         # Esc alone interrupts. Wait this long for the rest of an escape sequence, and for Enter after a typed Esc.
         self._prompt.app.ttimeoutlen, self._prompt.app.timeoutlen = 0.05, ESCAPE_SECONDS
 
-    # The screen.
+    # The methods of `screen.Screen`.
 
     @property
     def painter(self) -> "Terminal":
@@ -276,7 +276,7 @@ class Terminal:
         buffer.reset(Document(whole, len(whole)))
         self._refresh()
 
-    # The painter.
+    # The methods of `views.painter.Painter`.
 
     @property
     def width(self) -> int:
@@ -308,8 +308,6 @@ class Terminal:
 
     def close(self) -> None:
         self.show(())
-
-    # Painting.
 
     def write_above(self, text: str) -> None:
         """Write permanent lines above the prompt."""
@@ -462,7 +460,7 @@ def _render_queued(message: str, width: int) -> Text:
 def _make_private(history: Path) -> None:
     """Make the history readable for this user only."""
     history.parent.mkdir(parents=True, exist_ok=True)
-    # Messages may contain secrets.
+    # Messages may contain secrets, and prompt_toolkit would create the file with the default permissions.
     history.touch(mode=0o600, exist_ok=True)
 
 

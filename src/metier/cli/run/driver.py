@@ -239,6 +239,7 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
             f"Cannot write a file of the run: {error.strerror or error} ({error.filename or 'no name'})",
             hint="Fix it, then run `agent resume latest`",
         ) from error
+    # For the type checker: a context manager could suppress the exception.
     raise AssertionError("the block above returns or raises")
 
 

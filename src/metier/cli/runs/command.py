@@ -222,6 +222,7 @@ def attach(run: RunName, *, verbose: Verbose = 0, events: Events = False, config
 
     async def work(runtime: Runtime) -> RunOutcome:
         run_id = (await runtime.find(run)).run_id
+        # One follower for the whole loop, because it knows which events were shown before an answer.
         with closing(Follower(runtime, run_id)) as follower:
             while True:
                 with ticking(sink):
@@ -237,6 +238,7 @@ async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> b
     """Ask the user the run's question and let a worker continue. Returns False if nothing was answered."""
     status = await get_status(runtime.store, state)
     owner = await runtime.get_started(state.run_id)
+    # Without a queue, no worker would continue the run after the answer.
     if not status.pause or not owner.queue:
         return False
     if status.pause == "approval":

@@ -35,6 +35,7 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
         async with open_runtime(replace(host, environ={**host.environ, "OTEL_SDK_DISABLED": "true"})) as runtime:
             row = await runtime.find(run)
             found = await build_run_spans(host, runtime.store, row.run_id)
+        # Not the first time: the run may have been traced while it worked, and metrics must not count it twice.
         exporter.export(found.spans, is_first=False)
         if not await run_sync(exporter.flush):
             raise MetierError(

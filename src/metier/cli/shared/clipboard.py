@@ -20,7 +20,9 @@ def copy_text(text: str, *, workspace: Path) -> Sequence[str]:
     """Copy the text in all available ways, and return the names of those that worked."""
     data = text.encode()
     worked = (name for name, arguments in _list_programs() if _feed(name, arguments, data, workspace=workspace))
+    # The generator is lazy, so no program is started after the first one that works.
     ways = list(islice(worked, 1))
+    # The original streams, because those of a chat hold back text until its line ends.
     stream = next((each for each in (sys.__stdout__, sys.__stderr__) if each is not None and each.isatty()), None)
     if stream is not None and len(data) <= MAX_TERMINAL_BYTES:
         # OSC 52. A terminal doesn't report whether it supports this, so the desktop program is used in addition.

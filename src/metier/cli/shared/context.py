@@ -56,4 +56,5 @@ def home_folder() -> Path:
 
 def is_at_terminal() -> bool:
     """Return True if the user can be asked: stdin and stderr are terminals. A closed stream is None."""
+    # Not stdout: with `agent run … > file` the questions still appear, because they are written to stderr.
     return all(stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))

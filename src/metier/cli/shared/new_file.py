@@ -70,6 +70,7 @@ def _link(draft: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
+        # Not exclusive: without hard links, a file that was created since `_check_free` is overwritten.
         draft.replace(target)
 
 

@@ -33,6 +33,7 @@ from metier.tls import choose_context
 from metier.views.run_view import RunView
 from metier.views.user_question import QuestionField, parse_fields
 
+# Also the maximum silence of an event stream, on which the server sends a ping every 15 seconds.
 REQUEST_SECONDS = 60.0
 MAX_OUTAGE_SECONDS = 60.0
 """Time for which `follow` retries a server that doesn't answer: it may be restarting."""
@@ -190,6 +191,7 @@ class Server(Struct, frozen=True):
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
         async with self.client.stream("GET", f"{self.url}/api/v1/runs/{run_id}/events", headers=headers) as answer:
             if answer.status_code != 200:
+                # Without this, a streamed response has no body for the error message.
                 await answer.aread()
                 _check(answer)
             fields: dict[str, str] = {}
@@ -212,6 +214,7 @@ class Server(Struct, frozen=True):
         # A few attempts bridge a short interruption of the network.
         for attempt in (1, 2, 3):
             try:
+                # Safe to repeat: reads change nothing, and all attempts of `post` have the same idempotency key.
                 return await self.client.request(method, f"{self.url}/api/v1{path}", **rest)
             except httpx2.TransportError as error:
                 if attempt == 3:

@@ -55,6 +55,7 @@ def open_installer(max_files: int = LIMITS.max_files, max_megabytes: int = LIMIT
 async def _fetch_served(source: McpSource) -> ServedSkill:
     """Fetch a skill from an MCP server of this workspace, which is started only for that."""
     place = open_host(current_workspace(), environ=os.environ, home=home_folder(), config=None).host
+    # Imported late: this takes 0.15 s of CPU time, and most skills come from git or a folder.
     fetched: ServedSkill = await importlib.import_module("metier.runtime.skill_updates").fetch_served(place, source)
     return fetched
 
@@ -274,6 +275,7 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
     while True:
         reply = ask_at_terminal("Choose skills (comma-separated numbers or names, search words, or `all`): ")
         if reply is None:
+            # Without a terminal: its hint lists the skills and the options that choose.
             raise collection
         if not reply:
             raise UsageError("Nothing selected", hint=collection.hint)
@@ -324,6 +326,7 @@ def _frozen_plan(source: str | None, *, name: str | None, allow_file: bool) -> l
         ]
     by_name = locked.get(canonical_name(name or source))
     where = None if by_name and name is None else parse_source(source, allow_file=allow_file)
+    # A local copy has another address than the lock, so its entry is found by name. The installer compares its files.
     if isinstance(where, FolderSource):
         by_name = locked.get(canonical_name(name or where.path.resolve().name))
         if by_name:

@@ -113,6 +113,7 @@ def trust(
     """Trust a skill's code."""
     roots = open_places(None).roots
     package = get_package(roots, name)
+    # Before the report: exactly the reviewed bytes are trusted, even if the files change while the user reads.
     digest = digest_tree(package.folder)
     for line in render_report(build_report(package.definition, digest)):
         warn_line(line)

@@ -281,6 +281,7 @@ async def _try_toolsets(package: SkillPackage, confinement: Confinement) -> list
     reading = await load_toolsets([package], os.environ, confinement=confinement)
     try:
         failed = {failure.toolset: failure.message for _, failure in reading.failures}
+        # The process that loads the toolsets failed, so no toolset has a failure of its own.
         if "" in failed:
             return [Trial(name="toolsets", ok=False, message=failed[""])]
         names = ", ".join(tool.info.name for tool in reading.tools)

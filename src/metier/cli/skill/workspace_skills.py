@@ -102,6 +102,7 @@ def open_catalog(places: SkillPlaces) -> Catalog:
 
 def open_active_catalog(places: SkillPlaces) -> Catalog:
     """Load the catalog that a run would have: the project's skills and the enabled packages."""
+    # Without the project's folders: their skills need no activation and come from the catalog.
     packages = get_packages(replace(places.roots, workspace=(), directories=()))
     return keep_active(open_catalog(places), activate(packages, places.selection), places)
 
