@@ -105,6 +105,7 @@ def split_url(url: str) -> SplitResult | None:
     scheme = parts.scheme.lower()
     shown_port = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     query = _ESCAPE.sub(_decode_harmless, parts.query)
+    # Without the fragment, which clients never send.
     return SplitResult(scheme, host + shown_port, _canonical_url_path(parts.path), query, "")
 
 
@@ -162,12 +163,14 @@ def _canonical(value: JsonValue, *, key: str, root: str, depth: int) -> JsonValu
 def _canonical_host(host: str) -> str:
     """Return the host as clients look it up. Raises `ValueError` for a host that is neither a name nor an address."""
     if ":" in host:
+        # Without the zone of `fe80::1%eth0`, which names an interface of this machine.
         address = find_address(f"[{host.partition('%')[0]}]")
         return f"[{address}]" if isinstance(address, IPv6Address) else str(address)
     plain = host.rstrip(".").lower()
     if not plain.isascii():
         # Clients look up the IDNA form, so a rule with either spelling must match.
         plain = plain.encode("idna").decode("ascii")
+    # Clients take `127.1` and `2130706433` for addresses, so rules must see the address too.
     return str(find_address(plain) or plain)
 
 

@@ -48,6 +48,7 @@ class CapabilityTool(Struct, frozen=True, kw_only=True):
         if response is not None:
             return build_result(response)
         spool, artifacts = context.spool, context.artifacts
+        # The process may have outlived the killed agent and still write its reply.
         if spool is None or artifacts is None or not await wait_until_released(spool):
             return None
         return await self.execute(arguments, context) if has_saved_reply(spool, artifacts) else None

@@ -26,6 +26,7 @@ CODE_FILES = ("impl.py",)
 OUTLINE_LINES = 40
 MIN_TOKENS = 100
 """Minimum size of an excerpt, because a smaller part of a file is useless."""
+# The spellings of other agents, so that their skills work unchanged.
 _PLACEHOLDERS = re.compile(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
 
 type Read = Callable[[str], bytes]

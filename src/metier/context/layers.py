@@ -79,6 +79,7 @@ CAPS: dict[LayerName, int] = {
     "profile": 12_000,
     "agent": 40_000,
     "plugins": 12_000,
+    # Two files of 20,000 characters, the user's own and the workspace's, and their titles.
     "project": 42_000,
     "facts": 40_000,
     "summary": 12_000,

@@ -446,6 +446,7 @@ def _check_or_finish(state: RunState, result: str) -> a.Action:
 
 def find_finish(state: RunState) -> Step | None:
     """Return the step that ends the run, if all steps with it succeeded."""
+    # Runs of older versions did not end with a reply that had a second `finish`, and a replay must agree.
     ignored = [no for no in state.rejected if get_run_limits(state).ends_at_first_finish and no.tool == "finish"]
     if len(ignored) < len(state.rejected) or any(step.finished and step.finished.is_error for step in state.steps):
         return None

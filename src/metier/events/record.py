@@ -64,6 +64,7 @@ class _Line(EventRecord, frozen=True, kw_only=True):
         """Nothing to compare yet."""
 
 
+# In two steps, because the type that decides how a payload is decoded is outside of it.
 _LINES = json.Decoder(_Line)
 
 

@@ -56,6 +56,7 @@ class _Server:
 
 def _read_vectors(items: Sequence[Mapping[str, object]], wanted: int) -> list[Vector | None]:
     """Read one vector per text, all of one length. Raises `ReplyBroken` for anything else."""
+    # The protocol numbers the vectors, so they need not come in the order of the texts.
     by_index = {item.get("index", at): item for at, item in enumerate(items)}
     vectors: list[Vector | None] = []
     size = 0

@@ -156,6 +156,7 @@ class EmbeddedSkills:
     async def _fill(self, embedder: Embedder, file: VectorFile, *, size: int) -> None:
         """Embed missing texts. Vectors received before a timeout are saved, so the next request continues there."""
         vectors = self._vectors
+        # A server may serve another model under the same name, which shows in the length of its vectors.
         for key in [key for key, vector in vectors.items() if len(vector) != size]:
             del vectors[key]
         named = {name_text(text): text for text in self._texts.values()}

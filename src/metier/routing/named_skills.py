@@ -83,6 +83,7 @@ def _find_known(pattern: re.Pattern[str], text: str, known: Container[str]) -> I
 def _is_path(text: str, match: re.Match[str]) -> bool:
     """Return True if the text around the sigil indicates a path or a shell variable."""
     if match.group().startswith("$"):
+        # An environment variable such as `$PATH`. Names of skills are in lower case.
         return match.group(1).isupper()
     before = _PATH_LIST.sub("", text[max(0, match.start() - _CONTEXT) : match.start()])
     return bool(_PATH_BEFORE.search(before) or _PATH_AFTER.match(text, match.end()))

@@ -148,6 +148,7 @@ def _group_forms(index: IndexTables) -> None:
     groups: dict[str, list[str]] = {}
     for form in index.forms:
         if len(form) >= MIN_WORD_LENGTH - 1 and not form.isdigit():
+            # The `1` keeps these keys apart from the prefixes in the next line.
             groups.setdefault(f"1{form[0]}{len(form)}", []).append(form)
             groups.setdefault(form[:STEM_LETTERS], []).append(form)
     # In one step, so that other threads never see a partial result.
@@ -235,6 +236,7 @@ def _rank(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     light = [term for term in request.terms if term.light]
     sums = _add_up(index, [term for term in request.terms if not term.light], request.pairs)
     best = _list_best(sums.totals, wanted)
+    # Too few skills have a content word of the request, so its function words select the others.
     if len(best) < wanted and light:
         sums, light = _add_up(index, request.terms, request.pairs), []
         best = _list_best(sums.totals, wanted)

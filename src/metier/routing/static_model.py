@@ -84,6 +84,7 @@ class StaticModel:
         return await run_sync(lambda: [self._embed(text) for text in texts])
 
     def _embed(self, text: str) -> Vector | None:
+        # The tokenizer is written in Rust, whose strings can't hold a lone surrogate.
         valid = text.encode("utf-8", "replace").decode()
         encoded = _try(lambda: self._tokenizer.encode(valid, add_special_tokens=False).ids, "cannot tokenize a text")
         tokens = [token for token in encoded if token != self._unknown]
@@ -109,6 +110,7 @@ class _Table:
                 rows = [[number * self._weights[token] for number in row] for row, token in pairs]
         except (IndexError, struct.error) as error:
             raise _misfit() from error
+        # In plain Python: `numpy` is no dependency, because its import would slow down every command.
         found: list[float] = [sum(column) for column in zip(*rows, strict=True)]
         if not all(map(math.isfinite, found)):
             raise _no_numbers()
@@ -152,6 +154,7 @@ def _get_files(folder: Path, workspace: Path) -> _Files:
     if not (base / TOKENIZER_FILE).exists():
         raise EmbeddingsFailed(f"The embedding model in '{folder}' has no '{TOKENIZER_FILE}'", hint=_AGAIN)
     is_inside = Path(os.path.normpath(folder)).is_relative_to(workspace)
+    # A folder elsewhere is the user's own choice, so its links may lead anywhere.
     within = workspace if is_inside else Path(folder.anchor)
     return _Files(base / WEIGHTS_FILE, base / TOKENIZER_FILE, within)
 
@@ -167,6 +170,7 @@ def _get_other_parts(folder: Path) -> str:
     return next((kind for kind in kinds if kind not in _PARTS), "")
 
 
+# Only one, because a model can take hundreds of megabytes of memory.
 @lru_cache(maxsize=1)
 def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
     # `stamps` is part of the cache key: changed files are loaded again.
@@ -242,6 +246,7 @@ def _find_unknown(tokenizer: "Tokenizer", words: bytes) -> int | None:
         return tokenizer.token_to_id(token)
     if type(tokenizer.model).__name__ != "Unigram":
         return None
+    # The package exposes the unknown token of other models, but that of a Unigram model is only in the file.
     found = json.loads(words)["model"].get("unk_id")
     return found if isinstance(found, int) else None
 

@@ -84,6 +84,7 @@ class VectorFile:
 
         Vectors of another length belong to another model and are ignored, and so is a folder that cannot be written.
         """
+        # Without a lock: vectors that a concurrent writer loses are requested again.
         merged = {**self.load(), **vectors}
         saved = [(key, vector) for key, vector in merged.items() if len(vector) == size]
         step = _KEY_BYTES + _NORM.size + size

@@ -16,6 +16,7 @@ FUNCTION_WEIGHT = 0.2
 FILLER_WEIGHT = 0.5
 NUMBER_WEIGHT = 0.5
 
+# With the signs of `c++` and `c#`. In `a#b` the sign separates two words.
 _WORD = re.compile(r"[^\W_]+(?:\+\+|#(?!\w))?")
 _PLAIN_WORD = re.compile(r"[a-z0-9]+(?:\+\+|#(?!\w))?")
 _MARKS, _BREAKS = ".,;:!?|'‘’", '"“”()\n。、，！？；：「」（）'
@@ -24,6 +25,7 @@ _SEGMENT_END = re.compile(rf"[{_MARKS}{_BREAKS}](?:(?<=[{_BREAKS}])|(?<=[{_MARKS
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _INNER_CAPITAL = re.compile(r"[A-Z](?<=\w.)")
 _ACCENTS = re.compile("[\u0300-\u036f]+")
+# Thai, Lao, Burmese, Khmer, kana, Chinese characters and Hangul. Korean has spaces, but attaches particles to words.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003134f]+"
@@ -81,6 +83,7 @@ def stem(word: str) -> str:
     # Not a Porter stemmer: stronger stemming was measured and finds fewer skills.
     if len(word) < 4 or not word.isascii():
         return word
+    # `class` and `status` are no plurals.
     if word[-1] == "s" and word[-2] not in "su":
         word = _singular(word)
     if word[-2:] in _ENDINGS:
@@ -130,6 +133,7 @@ def _pieces(word: str) -> Iterator[str]:
 
 def _singular(word: str) -> str:
     if word.endswith("ies"):
+        # `queries` comes from `query`, but `ties` from `tie`.
         return word[:-3] + "y" if len(word) > 4 else word[:-1]
     if word.endswith(("sses", "xes", "ches", "shes", "zes")):
         return word[:-2]
@@ -140,6 +144,7 @@ def _without_suffix(word: str) -> str:
     for suffix in _SUFFIXES:
         root = word[: -len(suffix)]
         if word.endswith(suffix) and len(root) >= 3 and _VOWEL.search(root):
+            # `planned` comes from `plan`, but `called`, `passed` and `buzzed` keep both letters.
             doubled = suffix in _DOUBLING and len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz"
             return root[:-1] if doubled else root
     return word

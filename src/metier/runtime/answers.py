@@ -130,6 +130,7 @@ async def take_answer(
     reason = state.pause.reason if state.pause else _get_resume_reason(log)
     # Recorded, so that a replay does not need the file.
     disabled = tuple(sorted(services.read_access()))
+    # Each `RunResumed` counts as an attempt of a worker, so a second one is written only if it adds something.
     if has_resumed and not entries and state.disabled == frozenset(disabled):
         return True
     await log.record(RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
@@ -166,6 +167,7 @@ def _given(state: RunState, answer: Answer) -> list[Entry]:
     if answer.values is not None and state.question is not None:
         return [InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
     doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
+    # A failed step of a task takes the same answers as a step with an unknown outcome.
     if state.pause is not None and state.pause.pause == "step_failed":
         doubtful = next(step for step in state.steps if step.finished and step.finished.counts_as_failure)
     if answer.doubt is not None and doubtful is not None:

@@ -88,6 +88,7 @@ def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), f
         else:
             _add_file(data, name, texts=texts, media=media)
     found = [(path, _read(path)) for path in list_pasted(words.text)] if words.is_typed else []
+    # By their first bytes: a pasted path that only ends like a picture stays plain text.
     media += [_prepare(data, path.name) for path, data in found if get_media_type(data)]
     return _build(texts, media, missing=missing)
 

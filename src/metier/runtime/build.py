@@ -213,6 +213,7 @@ def _open_hooks(host: Host, run: PreparedRun, confinement: Confinement) -> HookR
 
 def open_snapshots(host: Host, folder: Path) -> WorkspaceSnapshots:
     """Open the file snapshots, which are stored in the run's folder."""
+    # Without the runs: they contain the snapshots themselves, and a database that changes with every step.
     return WorkspaceSnapshots(host.root, folder / "snapshots", excluded=_inside(host.runs, host.workspace))
 
 
@@ -311,6 +312,7 @@ async def _confine(host: Host, run: PreparedRun) -> Confinement:
     if run.is_plan_only:
         return limit_only(host.settings.sandbox)
     check_worktree(host)
+    # Protected paths in the record of a killed supervisor stay unread until the record is settled.
     settle_abandoned()
     if host.sweeps.take():
         await run_sync(clear_scratch)

@@ -142,12 +142,14 @@ def limit_only(options: SandboxOptions) -> Confinement:
     """Return a confinement without a sandbox that still limits resources."""
     wanted = {
         "cpu": options.cpu_seconds,
+        # Not the address space (`as`): many runtimes reserve far more of it than they use.
         "data": options.memory_mb and options.memory_mb * _MEGABYTE,
         "fsize": options.file_size_mb and options.file_size_mb * _MEGABYTE,
         # A core dump would leave the memory of the program, possibly with secrets, in a file.
         "core": 0,
     }
     resources = {name: value for name, value in wanted.items() if value is not None}
+    # The supervisor counts processes: the kernel's limit is per user and does not apply to root.
     return Confinement(resources=resources, processes=options.processes or 0)
 
 

@@ -402,7 +402,7 @@ def _embeddings(state: State, detail: str, hint: str = "") -> Finding:
 
 def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:
     runs = cwd / settings.logging.jsonl_dir
-    # The first run makes the folder, which the nearest folder above must allow.
+    # The first run creates the folder, so the nearest existing parent must be writable.
     nearest = next(folder for folder in (runs, *runs.parents) if folder.exists())
     writable = os.access(nearest, os.W_OK) and nearest.is_dir()
     hint = "" if writable else "Change to a folder you may write to, or set logging.jsonl_dir"
@@ -438,6 +438,7 @@ def _answers(address: str) -> bool:
         if folder:
             with socket.socket(socket.AF_UNIX) as client:
                 client.settimeout(1)
+                # PostgreSQL names its socket after its port.
                 client.connect(f"{folder}/.s.PGSQL.{dict(parse_qsl(parts.query)).get('port', '5432')}")
             return True
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 5432)

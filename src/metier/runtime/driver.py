@@ -455,7 +455,8 @@ class RunDriver(RunReader):
             if (row := await self.store.find_run(run_id)) is not None:
                 await self._close_unstarted(row, failure.status)
             return dataclasses.replace(state, phase="ERROR", status=failure.status, failure=failure)
-        # Children first: after a crash in between, the run itself is still open and can be canceled again.
+        # Children first: after a crash in between, the run itself is still open and can be canceled again. The driver of
+        # a run ends its children itself.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
                 await self.end(child.run_id, failure)
@@ -472,6 +473,7 @@ class RunDriver(RunReader):
     ) -> RunState:
         """Build the start entry, create the run in one transaction, then drive it."""
         terms, owner = options.lease_terms, self.host.owner
+        # The services are built before the run exists, so that invalid settings, rules or tools leave no run.
         async with (
             self._streaming(run.folder, options) as stream,
             self._open_services(run, options, stream) as services,
@@ -675,6 +677,7 @@ class RunDriver(RunReader):
                 lease_terms=replace(options.lease_terms, lease=None),
                 ask=ask,
                 ask_question=ask_question,
+                # A child fails at its limit. Only the run that the user started asks to raise one.
                 ask_for_limit=None,
             )
             if request is None:

@@ -33,6 +33,7 @@ from metier.skills.source import McpSource
 from metier.tools.mcp.server_connection import ServerConnection
 from metier.views.diff import build_diff
 
+# Both limits are those of SEP-2640.
 MAX_SERVED_FILES = 512
 MAX_SERVED_BYTES = 16 * 1024 * 1024
 _MAX_PAGES = 100

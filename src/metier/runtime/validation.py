@@ -210,7 +210,7 @@ def _list_unreached(task: TaskDefinition) -> Iterator[Problem]:
 
 def _is_step(file: Path) -> bool:
     try:
-        # Only its beginning, because further notes can be large.
+        # Only the first bytes, because a folder of steps may also contain large notes.
         return read_contained(file, within=file.parent, limit=len(FENCE))[: len(FENCE)] == FENCE
     except OSError:
         return False

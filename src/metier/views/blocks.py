@@ -54,6 +54,7 @@ class BlockSplitter:
             return self._cut_table()
         if len(self.rest) <= MAX_BLOCK:
             return None
+        # Text without a blank is split within a word.
         at = max(self.rest.rfind("\n", 0, MAX_BLOCK), self.rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
         if _ITEM.match(self.rest):
             # Split before an item: the rest is a list again, and its first number continues the count.
@@ -132,4 +133,5 @@ def _get_last_item(text: str) -> int:
 
 def _closes(fence: str, line: str) -> bool:
     stripped = line.strip()
+    # Unlike an opening fence, a closing one has no text after it.
     return stripped.startswith(fence) and not stripped.strip(fence[0])

@@ -191,4 +191,5 @@ def _wrap(text: Text, width: int) -> Iterator[Text]:
         line = Text(margin, no_wrap=True)
         line.append_text(text[start : start + taken])
         yield line
+        # At least one character, or the loop would not end where a wide one does not fit.
         margin, start = " " * _MARGIN, start + max(1, taken)

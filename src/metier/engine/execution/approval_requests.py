@@ -127,6 +127,7 @@ async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool
         if step.phase == "approved" and await _is_stale(step, log, services):
             reason = "A file that it changes or runs was changed since"
         if reason:
+            # One at a time: the other steps are checked again when the run continues.
             await ask_approval(a.AskApproval(step.step_id, reason), log, services)
             return True
     return False

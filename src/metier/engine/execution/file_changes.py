@@ -118,6 +118,7 @@ async def _save_buffer(path: str, services: Services) -> None:
 
 
 def _get_real_name(workspace: Path, path: str) -> str:
+    # Both are resolved, because the path of the workspace may contain a link too.
     return os.path.relpath(os.path.realpath(workspace / path), os.path.realpath(workspace))
 
 

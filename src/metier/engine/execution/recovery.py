@@ -62,6 +62,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
     """Return the result if it can be determined, None if the effect never started."""
     name, arguments = name_call(step.action)
     tool = services.tools.find(name)
+    # The tool's own record has the whole result; the note in the spool has only the exit code.
     if isinstance(tool, Probing):
         result = await tool.probe(arguments, build_context(step, log, services))
         if result is not None and not (result.is_final and result.ok):

@@ -151,6 +151,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     refused = [result for result in results if isinstance(result, StepRetried)]
     # One write, in the order of the calls, so that the journal doesn't depend on which step was faster.
     await log.record(*add_nearby(finished, steps, log, nearby=services.nearby), *refused)
+    # After the results, which must be recorded even if the run ends here.
     if await end_if_changed(before, log, services):
         return
     if waiting := [result for result in results if isinstance(result, InputAsked | ChildRequested)]:

@@ -382,4 +382,5 @@ def _save_body(action: CallModel, body: ModelRequest | ModelReply, services: Ser
     text = json.dumps(services.redact_body(dumped), ensure_ascii=False, indent=2) + "\n"
     # A turn has a second request if the first reply could not be decoded.
     name = f"turn-{action.turn}{'-repair' if action.repair else ''}.{kind}.json"
+    # Models write lone surrogates, which UTF-8 can't encode.
     (folder / name).write_text(text, encoding="utf-8", errors="replace")

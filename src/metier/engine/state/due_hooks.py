@@ -11,6 +11,7 @@ from metier.tools.hook_definitions import HookCommand, HookEvent, list_names, ma
 
 BLOCKED = "hook_blocked"
 """Failure reason of a run that a hook blocked or ended."""
+# The words of Claude Code, whose hooks run unchanged.
 _TOLD_PAUSES = {"approval": "permission_prompt", "input": "elicitation_dialog", "in_doubt": "elicitation_dialog"}
 _SUBJECTS: dict[HookEvent, tuple[str, ...]] = {"SessionStart": ("startup",), "PreCompact": ("auto",)}
 """Values for the matchers of events without a tool."""

@@ -406,6 +406,7 @@ def _count_child(state: RunState, entry: ChildEnded) -> None:
     state.input_tokens += entry.input_tokens - (before.input_tokens if before else 0)
     state.output_tokens += entry.output_tokens - (before.output_tokens if before else 0)
     step = state.step(entry.step_id)
+    # Each step of a task has the whole limit of turns, so the turns of steps do not add up.
     if step.action.type == "delegate" and not state.plan:
         state.delegated_turns += entry.turns - (before.turns if before else 0)
     if step.delegated is not None and step.delegated.order.call is not None:

@@ -476,7 +476,8 @@ async def is_always(chat: Chat, question: ApprovalQuestion) -> bool:
 async def allow_always(chat: Chat, question: ApprovalQuestion) -> None:
     """Stop asking about calls like this one in this conversation; denied calls stay denied."""
     if len(await list_always(chat)) >= MAX_POCKET_FACTS_PER_BUCKET:
-        return  # the store would drop the oldest one; rather ask again
+        # The store would drop the oldest answer to make room. Asking again is safer.
+        return
     key = _build_key(question)
     # Hashed, because the store limits the length of a fact's key, and a command may be longer.
     name = hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -305,10 +305,12 @@ async def _ask_model(
     summarizer = build_summarizer(runtime, agent)
     measures = get_measures(agent.host.settings)
     request = RunRequest(
+        # By our estimate, English has about 1.7 tokens per word, so half as many words fit.
         task=SUM_UP_TASK.format(words=measures.summary_tokens // 2),
         extra_context=_render(conversation, old, measures),
         context_id=conversation.state.context_id,
     )
+    # Without sinks and askers: its reply is not part of the chat, and a summary must not wait for the user.
     quiet = DriveOptions(stopper=watch.stopper, report=watch.report)
     try:
         state = await runtime.start_as(summarizer, request, quiet)
@@ -368,6 +370,7 @@ def _extract(conversation: Conversation, old: Sequence[PastTurn], measures: Meas
     events = [
         _as_event(turn, who, text) for turn in old for who, text in (("person", turn.said), ("agent", turn.answer))
     ]
+    # Three characters per token: the estimate is about 3.5 for English and lower for other text.
     return summarize_by_extraction(
         conversation.state.summary, events, max_characters=min(MAX_SUMMARY_SIZE_CHARS, measures.summary_tokens * 3)
     )

@@ -70,6 +70,8 @@ async def inherit_pins(started: RunStarted, order: ChildRequest, store: Store) -
 async def pin_origin(started: RunStarted, store: Store) -> dict[str, str]:
     """Return the pins of an adopted run: only the restrictions that it had before."""
     pins = {name: digest for name, digest in started.pins.items() if name.startswith((PARENT_PREFIX, ORIGIN_PREFIX))}
+    # The run was adopted before. The restrictions of its first host stay; its other pins are those of a host that
+    # adopted it.
     if f"{ORIGIN_PREFIX}{START}" in pins:
         return pins
     selected = {

@@ -202,6 +202,7 @@ def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) ->
 
 def list_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
     """List everything in a journal that may be the digest of a blob."""
+    # By their form: pins, results, media and disclosed pieces name blobs in different fields.
     found = (match for entry in entries for match in _DIGEST.findall(render_entry(entry).decode()))
     return tuple(dict.fromkeys(found))
 
@@ -222,6 +223,7 @@ def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
         raise _refuse(path, "a member is in it twice")
     if file.comment or any(_find_oddity(member) for member in file.infolist()):
         raise _refuse(path, "a member is no plain file, or something is hidden beside the members")
+    # Members are stored without compression, so they have these sizes in memory too.
     if sum(member.file_size for member in file.infolist()) > MAX_BYTES:
         raise _refuse(path, f"it holds more than {MAX_BYTES // 1024 // 1024} MB")
     return {name: file.read(name) for name in names}

@@ -60,6 +60,7 @@ async def list_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[l
 async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable[[Sequence[str]], None]) -> int:
     """Delete old runs in batches; `tell` gets the IDs of each deleted batch. Return the number of deleted runs."""
     await anyio.to_thread.run_sync(_remove_noted, runtime.host, await _get_noted(runtime))
+    # With a time, PostgreSQL drops the journals of whole days. With `keep`, runs of an old day may stay.
     before = _get_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
     count = 0
     async for page in list_old_runs(runtime, wanted):
@@ -99,6 +100,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
     """Delete the runs and return the deleted ones. Runs that a process drives by now are kept."""
     if not run_ids:
         return []
+    # One note per process, so that concurrent deletions do not overwrite each other's.
     note = runtime.host.runs / f"{DELETING}{os.getpid()}.json"
     # Before the rows are deleted: after a kill, the note distinguishes a leftover folder from that of a lost run.
     with suppress(OSError):  # deletion must work on a full disk
@@ -155,8 +157,10 @@ def _remove_noted(host: Host, noted: dict[Path, list[str]]) -> None:
 
 async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
     """Remove local folders of runs that another machine deleted from the shared store."""
+    # No other machine deletes runs from SQLite, so a folder without a run may be all that is left of a damaged store.
+    # An empty server more likely means a wrong address than that all runs were deleted.
     if runtime.host.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
-        return  # an empty store more likely means a wrong address than that all runs were deleted
+        return
     runs = runtime.host.runs
     for name in await anyio.to_thread.run_sync(_list_untouched, runs, before):
         if await runtime.store.find_run(name) is None:

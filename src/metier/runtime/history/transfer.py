@@ -70,6 +70,7 @@ async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str
     children = tuple(
         [await relocate_run(replace(child, children=()), runtime, moved=moved, base=base) for child in archive.children]
     )
+    # A truncated text can end within the name of a folder.
     cut = {
         old[:length]: new
         for old, new in moved.items()

@@ -26,6 +26,7 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
     """Build the Celery application, without tasks."""
     app: Any = Celery("metier", broker=address.url, set_as_current=False)
     app.conf.update(
+        # Never pickle: anyone who can write to the broker could run code in the workers.
         accept_content=["json"],
         task_serializer="json",
         task_ignore_result=True,
@@ -36,9 +37,11 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,  # reports of a worker are printed unchanged
+        # The lease decides who drives a run, not the connection. A redelivered message is dropped.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_timeout=_SEND_SECONDS,
         broker_connection_retry_on_startup=True,
+        # Celery gives up after 100 attempts by default, but a worker must outlast an outage of its broker.
         broker_connection_max_retries=None,
         # RabbitMQ closes the channel of a task that is not acknowledged within half an hour. The run and the worker
         # continue; the message is delivered again and dropped, because the run has a driver.

@@ -81,6 +81,7 @@ async def wake(
     waiting = await runtime.get_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
         await runtime.resume(waiting.run_id, answer, leave_to_workers(terms=terms))
+        # The descendant has the answer. This run only needs its author and the accepted code.
         answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
     return await runtime.resume(run_id, answer, leave_to_workers(queue, terms=terms))
 
@@ -129,6 +130,7 @@ async def wake_decided(
     runtime: Runtime, queue: str, *, report: Callable[[str], None] = lambda _told: None
 ) -> list[str]:
     """Wake runs whose approvals were decided or expired, if no worker was told."""
+    # Also `delegating` runs: the approval may be for a child, and children belong to no queue.
     rows = [*await _list_paused(runtime, queue, "paused"), *await _list_paused(runtime, queue, "delegating")]
     now = runtime.host.clock.now()
     woken: list[str] = []

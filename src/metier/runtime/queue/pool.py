@@ -101,6 +101,7 @@ async def work_on(
 
 async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierError | str, lease: Lease | None) -> None:
     """Handle a failure: report it, and pause the run if it is damaged or has failed repeatedly."""
+    # A failure before the run was opened leaves the claimed lease in place, and `park` needs it free.
     if lease is not None:
         with suppress(StoreError):  # the lease may be lost or released already
             await runtime.store.release_lease(lease)

@@ -201,6 +201,7 @@ async def fire_due(runtime: Runtime) -> Fired:
     for schedule in await list_schedules(runtime):
         if not schedule.is_active:
             reason = "the schedule is paused" if schedule.is_paused else schedule.withheld
+            # Otherwise they would start when the schedule is resumed or trusted again, long after they were due.
             await drop_waiting(runtime, await _get_open(runtime, schedule.name), reason=reason)
             continue
         # Read the mark before the open firings: firings of a process that moved the mark are then among them, and no

@@ -82,6 +82,7 @@ def open_log(log: Path) -> BinaryIO:
 def hold_worker_lock(host: Host) -> Generator[bool]:
     """Hold the lock of self-started workers during the block; yield False if another worker holds it."""
     host.runs.mkdir(parents=True, exist_ok=True)
+    # A soft lock is a file that would outlive a killed worker, and then no other one would start.
     lock = FileLock(host.runs / f".worker-{host.settings.worker.queue}.lock", timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()

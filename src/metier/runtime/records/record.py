@@ -67,6 +67,7 @@ def write_record(folder: Path, entries: Iterable[Entry], state: RunState, *, now
     record |= {name: clean(record[name]) for name in _WORDS}
     # A fixed name: the next driver of the run overwrites the file that a killed one left.
     temporary = folder / f".{FILE_NAME}.part"
+    # Not synced: if a power cut damages it, the next driver writes the record again from the journal.
     temporary.write_bytes(to_json(record, indent=2) + b"\n")
     # Readers see the old record or the new one, never half of it.
     temporary.replace(folder / FILE_NAME)

@@ -102,6 +102,7 @@ def check_journal(
     for entry, line in scan_events(log) if log.exists() else ():
         if entry > told:
             told, count = entry, 0
+        # Informational events have entry 0 and are not counted.
         count += entry == told > 0
         if entry > len(entries):
             lost = _parse_payload(line)

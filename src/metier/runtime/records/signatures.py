@@ -34,7 +34,7 @@ from metier.store.resume_tokens import (
 )
 from metier.values import dump_fields
 
-# 128 bits.
+# In hex: 128 bits can't be guessed.
 _SIGNATURE_CHARACTERS = 32
 _MAX_HANDLE_CHARACTERS = 200
 

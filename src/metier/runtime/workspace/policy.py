@@ -168,6 +168,7 @@ class NewDenials:
             policy = self._read()
         except ConfigError as error:
             return str(error)
+        # Rules only: the run's own policy has already checked that the call can run at all.
         verdict = policy.judge_tool(action, skill="") if policy is not None else ALLOW
         return verdict.reason if verdict.decision == "deny" else ""
 
