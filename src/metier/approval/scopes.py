@@ -132,6 +132,7 @@ class _Reader:
         entry = node.find("rules") if isinstance(node, Mapping) else None
         items = entry.value.items if entry is not None and isinstance(entry.value, Sequence) else ()
         default = reading.value.default if reading.value else None
+        # `approve` means that calls need an approval, like `ask`.
         return RuleList(self._read_rules(items), "ask" if default == "approve" else default, is_written=True)
 
     def _read_rules(self, items: Iterable[Node]) -> tuple[Rule, ...]:

@@ -31,6 +31,7 @@ class RunPaused(Payload, frozen=True, kw_only=True):
     """The run paused: the reason, and how to continue."""
 
     event_type = "run_paused"
+    # The words of `RunPaused` in the journal: one may be added, none removed.
     kind: Literal[
         "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code",
         "limit",

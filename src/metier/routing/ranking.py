@@ -384,6 +384,7 @@ def _correct(word: str, index: IndexTables) -> tuple[Term, ...]:
 def _list_joined(segments: list[list[str]], index: IndexTables) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield adjacent words that the catalog writes as one, with their parts: `pushback` for `push back`."""
     # The hyphen of `e-mail` separates words, and spelling varies between `frontend`, `front-end` and `front end`.
+    # Only in requests: joining the words of descriptions too costs 0.3 points of recall at 10,000 skills.
     for segment in segments:
         for first, second in pairwise(segment):
             if index.forms.get(first + second, -1) >= 0:

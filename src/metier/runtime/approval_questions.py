@@ -197,6 +197,7 @@ class Approvals:
         if reply.arguments is not None:
             if wrong := await question.get_wrong_arguments(reply.arguments):
                 raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
+            # Stored with the decision: if the files change before the edited call runs, the run asks again.
             found = await self._look(question.tool, reply.arguments)
             edited = render_edited_call(question.tool, reply.arguments, found)
         # The store counts the first decision only, so expiry and decision can't both win.

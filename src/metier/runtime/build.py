@@ -326,6 +326,7 @@ async def _confine(host: Host, run: PreparedRun) -> Confinement:
         confinement,
         writable=(*confinement.writable, artifacts.resolve()),
         quarantine=run.folder / QUARANTINE,
+        # These files run outside of the sandbox, so a program that could change them could leave it.
         servers=(*await run_sync(list_server_files, host), *await run_sync(list_notify_files, host)),
     )
 

@@ -115,6 +115,7 @@ def build_confinement(host: Host, trial: LevelTrial) -> Confinement:
         bubblewrap=_get_bubblewrap(host),
         workspace=workspace,
         records=host.runs.resolve(),
+        # A worktree has its own copy of the skills. Both are protected.
         own=(skills.resolve(), *((workspace / host.settings.skills.dir,) if host.worktree else ())),
         readable=(*(host.locate(text) for text in options.readable), *_list_repository(host)),
         writable=host.opened,

@@ -242,6 +242,7 @@ async def record_attempt(log: RunLog, terms: LeaseTerms) -> bool:
     state, left_by = log.state, log.lease.left_by
     if terms.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
         return False
+    # The death of the last driver is only known from its lease so far.
     if state.deaths + bool(left_by) >= terms.max_deaths:
         await log.record(RunPaused(pause="explicit", reason=_describe_deaths(log)))
     elif state.attempts >= terms.max_attempts:
@@ -267,6 +268,7 @@ def _describe_deaths(log: RunLog) -> str:
 
 async def mark_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:
     """Mark a handed-back run in the index as claimable, even if it waits for a child run."""
+    # Workers only claim runs that are `pending` or `in_progress`.
     changes = {"status": "in_progress"} if log.state.status == "delegating" else {}
     if queue:
         changes["queue"] = queue
@@ -455,8 +457,8 @@ class RunDriver(RunReader):
             if (row := await self.store.find_run(run_id)) is not None:
                 await self._close_unstarted(row, failure.status)
             return dataclasses.replace(state, phase="ERROR", status=failure.status, failure=failure)
-        # Children first: after a crash in between, the run itself is still open and can be canceled again. The driver of
-        # a run ends its children itself.
+        # Children first: after a crash in between, the run itself is still open and can be canceled again. A
+        # driver ends the children of its run itself.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
                 await self.end(child.run_id, failure)
@@ -666,6 +668,7 @@ class RunDriver(RunReader):
         ask, ask_question = one_at_a_time(options.ask, options.ask_question)
 
         async def drive_child(run_id: str, stopper: Stopper, *, request: RunRequest | None) -> RunState:
+            # Only a share of the time, so that some is left for the parent to use the result.
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
             child = replace(
                 options,

@@ -87,6 +87,7 @@ def _check_key(host: Host, options: ModelOptions) -> None:
             _get_remote(host, options.name)
         elif options.provider in BUILT_IN:
             choice = choose_provider(options)
+            # A server at another address may serve any model under any name.
             if not choice.base_url:
                 check_owner(options.name, choice.name, load_host_facts(host))
             get_key(choice, host.environ)

@@ -139,7 +139,8 @@ class LiveRun:
         if isinstance(record.payload, SkillStepExecuted):
             self._outputs.pop((record.run_id, record.payload.step_id), None)
         if record.event_type == "approval_requested":
-            self._last = "block"  # the card that another object prints
+            # The chat or command prints the approval card itself.
+            self._last = "block"
         if record.event_type == "child_run_started" and not self._has_blocks:
             self._print_new_children(before)
         self._print_items(record.run_id)

@@ -79,7 +79,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
     """Rank all skills. The prompt still names those that are not candidates."""
     assert log.state.started is not None
     if (recorded := services.recall_ranking()) is not None:
-        # A replay of a run with another ranking version.
+        # In a replay: this version can't repeat the ranking of another one.
         await log.record(recorded)
         return
     task = log.state.started.task

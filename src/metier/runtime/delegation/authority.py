@@ -162,6 +162,7 @@ async def get_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
         reads_only = reads_only or (order is not None and order.reads_only)
         if order is not None and order.task_id:
             continue
+        # The nearest parent is enough, because its tools were bounded by its own parents.
         if names is None:
             names = frozenset(info.name for info in await find_tools(selected, store))
         if (allowed := (await _read_definitions(started, selected, store)).find_allowed_tools()) is not None:

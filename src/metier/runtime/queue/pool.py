@@ -262,6 +262,7 @@ class RunPool:
     async def _keep_sweeping(self) -> None:
         while not self.is_leaving:
             due_in = await self._sweep()
+            # A nudge also sets the event, but it is meant for idle slots. Only `leave` ends the wait early.
             with anyio.move_on_after(min(self.job.options.sweep_seconds, due_in)):
                 while not self.is_leaving:
                     await self._woken.wait()

@@ -231,6 +231,7 @@ async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> Run
     )
     try:
         log = await open_log(lease, driver, writer, entries=entries, position=told)
+    # Also on a cancellation, because the writer holds the lock of the log.
     except BaseException:
         writer.close()
         raise
