@@ -35,6 +35,7 @@ async def call_functions(
     if not checks:
         return {}
     try:
+        # The functions come with the target, so they need its trust like any other code of it.
         target.check_trusted()
     except MetierError as error:
         return {check.function: Found(holds=False, evidence=f"Not run: {error.message}") for check in checks}

@@ -168,6 +168,7 @@ class DrivenRuns:
 
     def _build_drive(self, run_id: str = "") -> Drive:
         grace = self.runtime.host.settings.runtime.signal_grace_seconds
+        # Another process continues a released run, so its model call is not waited for.
         return Drive(Stopper(grace, waits_for_model=False), run_id=run_id)
 
     def _build_options(self, drive: Drive) -> DriveOptions:

@@ -129,6 +129,7 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
             async with AsyncExitStack() as stack:
                 for lifespan in lifespans:
                     await stack.enter_async_context(lifespan())
+                # Innermost, so that the pool releases its runs before the protocols and the runtime close.
                 async with anyio.create_task_group() as drivers:
                     if pool is not None:
                         drivers.start_soon(pool.work)

@@ -74,6 +74,7 @@ def serve(
     given = {key: str(value) for key, value in flags.items() if value is not None}
     home = Path.home()
     folder = get_workspace(Path.cwd(), home=home)
+    # Settings are read from `folder`, so a relative path would mean another file.
     config = config.absolute() if config is not None and folder != Path.cwd() else config
     opened = open_host(folder, environ=os.environ, home=home, flags=given, config=config)
     for problem in opened.warnings:
@@ -85,7 +86,6 @@ def serve(
     # Without the variable, sessions end with the server. Servers behind one host name need the same key.
     key = _read_secret(SECRET_VARIABLE).encode() or secrets.token_bytes(32)
     listening = _listen(options)
-    # Port 0 lets the kernel choose a free one.
     bound: int = listening.getsockname()[1]
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
     private = get_private_folder(home, host=options.host, port=bound)

@@ -44,6 +44,7 @@ class RateLimit(Struct):
 
     def take(self, name: str) -> float:
         """Count a request. Returns the seconds until it is allowed, 0 if it is allowed now."""
+        # Not the time of day: setting the clock must not refill a bucket or keep it empty.
         now = self.clock.monotonic()
         left, at = self._buckets.get(name, (float(self.per_minute), now))
         left = min(float(self.per_minute), left + (now - at) * self.per_minute / 60)

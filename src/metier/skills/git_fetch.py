@@ -78,6 +78,7 @@ _TRANSIENT = re.compile(
 )
 
 
+# A dataclass, not a Struct: its `repr` must not show the secret.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitSession:
     """A private repository that is filled from one address."""

@@ -251,6 +251,7 @@ def _copy_file(source: str, target: Path) -> None:
     # O_NONBLOCK: a pipe that replaced the file after the listing must not block.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(source, flags), "rb") as stream, target.open("xb") as copy:
+        # Not synced to disk: every use checks the hash, and a copy that a power cut damaged is made again.
         shutil.copyfileobj(stream, copy)
         is_executable = os.fstat(stream.fileno()).st_mode & stat.S_IXUSR
     # Read-only, because a changed file would make the copy unusable for later runs.

@@ -26,6 +26,7 @@ MCP = "mcp:"
 _EXAMPLE = "For example https://example.org/team/skills.git@v1.2.0#skills/notes, or ./my-skill"
 
 
+# A dataclass, not a Struct: its `repr` must not show the secret.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitSource:
     url: str

@@ -174,6 +174,7 @@ def _is_secret(lowered: str, word: _Word) -> bool:
     if word.degree == "hex":
         is_named = strong or _is_vendor_key(lowered, word.start, word.end)
         return is_named and len(word.text) >= 24 and names.isdisjoint(_HARMLESS)
+    # In a URL, random words are paths and IDs, except in a parameter with a telling name.
     if "://" in before.rpartition(" ")[2]:
         return _IN_QUERY.search(before) is not None
     if not strong and not names.isdisjoint(_HARMLESS):

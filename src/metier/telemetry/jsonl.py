@@ -336,6 +336,7 @@ def _read_tail(file: BinaryIO, path: Path) -> _Tail:
     whole, _, torn = data.rpartition(b"\n")
     last = whole.rpartition(b"\n")[2] + b"\n"
     seq = _find_seq(last)
+    # The log is empty or damaged at its end; a scan tells the two apart.
     if seq is None:
         file.seek(0)
         return _scan(file, path)

@@ -94,6 +94,7 @@ class OtlpExporter:
     def close(self) -> None:
         """Export the rest within a time limit. Closing twice is allowed."""
         flushes = [self._spans.force_flush, *([self._metrics.flush] if self._metrics is not None else [])]
+        # After a failure there is no wait, or every command would end late while the endpoint is down.
         if not _within(0 if self._failures.has_failed else FLUSH_SECONDS, *flushes):
             self._exporter.shutdown()  # interrupts the pauses between retries
         _within(1.0, self._spans.shutdown, *([self._metrics.close] if self._metrics is not None else []))

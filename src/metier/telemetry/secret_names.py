@@ -267,6 +267,7 @@ class NameRules:
         """Return the name at a position, or None if it isn't the name of a secret."""
         start = _spaced_start(text, place) if place.spaced else _name_start(text, place.inside)
         name = text[start : place.end]
+        # `key` alone says too little, so the word before it counts too: `API key: …`.
         if name[-3:].lower() == "key" and len(name.strip("-_.")) == 3:
             spaced = _SPACED_KEY.search(text, max(0, start - 16), start)
             name = f"{spaced[1]}_{name}" if spaced else name
@@ -347,6 +348,7 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
     if text[name.start - 1 : name.start] == "<" and text[name.end : name.end + 1] == ">":
         return _element(text, name)
     separator = _SEPARATOR.match(text, name.end)
+    # A comma precedes a value only between the arguments of a call: `set("password", "…")`.
     if separator and separator["comma"] and not _CALL.search(text, max(0, name.start - 16), name.start):
         return None
     if separator:
@@ -357,6 +359,7 @@ def _find_value(text: str, name: _Name, *, configured: bool) -> tuple[int, int] 
             return _bare(text, scheme.end(), strict=False, configured=True)
         tight = separator["sep"] in {"=", "%3D", "%3d"} and text.startswith(("=", "%3"), separator.start())
         quoted = _quoted(text, start, name)
+        # Code compares with ordinary words: `token == "end"`.
         if quoted and separator["sep"] in {"==", "==="} and not looks_random(text[slice(*quoted)]):
             return None
         return quoted or _bare(text, start, strict=not tight, configured=configured, name=name)
@@ -411,6 +414,7 @@ def _quoted(text: str, start: int, name: _Name) -> tuple[int, int] | None:
         return None
     if " " in value.strip() and "phrase" not in name.text.lower() and not looks_random(value):
         return None
+    # `password="password"` is a placeholder.
     return (begin, end) if value.lower() != name.text.lower() else None
 
 

@@ -253,6 +253,7 @@ class EventWriter:
             skill=skill,
         )
         self._sink.write(record)
+        # After the write: a failed record must not leave a gap, which readers report as damage.
         self._next_seq += 1
         return record
 

@@ -27,6 +27,7 @@ ANY_OUTPUT: Schema = {}
 """The schema that any value satisfies."""
 
 
+# A dataclass, not a Struct: pydantic stores it in the pins of runs and in the acceptance of a server.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInfo:
     """The description of a tool."""
@@ -133,6 +134,7 @@ class Question(Struct, frozen=True, kw_only=True):
     """A JSON Schema of the answer."""
 
 
+# A dataclass, not a Struct: its `repr` must not have the data.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
     """An image or a document in a format that model providers accept; see `tools.media`."""

@@ -48,6 +48,7 @@ _CHARACTERS_PER_STEP = 200
 _STEPS_PER_ERROR = 20
 """An error takes about 3 KB until the best one is chosen, so this bounds the memory."""
 
+# Only after an even number of backslashes: in `\\u0041` the first one escapes the second.
 _UNICODE_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u([0-9a-fA-F]{4})")
 _END_OF_TEXT = re.compile(r"(?<!\\)((?:\\\\)*)\\Z")
 _NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})

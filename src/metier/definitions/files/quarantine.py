@@ -39,6 +39,7 @@ class Record:
         Compares names, not inodes: a program that swaps files meanwhile must not affect the result.
         """
         whole = folder = os.path.abspath(path)  # noqa: PTH100  as text: links of the program must not count
+        # Up to the root, which is its own parent.
         while folder != (folder := os.path.dirname(folder)):  # noqa: PTH120
             if _identify(folder) == self.identity:
                 inner = f"{whole[len(folder.rstrip('/')) + 1 :]}/"
@@ -162,8 +163,7 @@ def _move_away(record: Record, name: str) -> str:
             _open_up(here, stat.S_IXUSR)
             try:
                 inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
-            # The program put something else in place of a folder. A link is moved itself; below a file there is
-            # nothing.
+            # The program replaced a folder: a link is moved itself, and a file has nothing below it.
             except NotADirectoryError:
                 if not stat.S_ISLNK(os.stat(part, dir_fd=here, follow_symlinks=False).st_mode):
                     return ""

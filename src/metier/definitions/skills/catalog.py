@@ -47,6 +47,7 @@ class CatalogSkill(Struct, frozen=True, kw_only=True):
         return Path(self.path).parent
 
 
+# A dataclass, because a Struct can't leave the index out of its `repr` and of comparisons.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     skills: tuple[CatalogSkill, ...] = ()

@@ -23,6 +23,7 @@ from metier.version import __version__
 _NO_ENTRIES = Mapping((), 1)
 
 
+# A dataclass, because a Struct can't leave `data` out of its `repr` and of comparisons.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillDefinition:
     id: str

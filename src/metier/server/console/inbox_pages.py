@@ -66,6 +66,7 @@ async def _render_approval(
         status=status,
         card=await read_approval_card(page.state.runtime, question),
         attempts=await page.state.runtime.approvals.attempts(question),
+        # Invisible characters as JSON escapes: the approver sees them, and the form sends the same value back.
         edited_text=edited or escape_json(json.dumps(question.arguments, indent=2, ensure_ascii=False)),
         edited_diff=diff,
         refused=refused,

@@ -49,6 +49,7 @@ async def show_tasks(page: Here) -> Response:
 async def start_words(page: Here) -> Response:
     """Start a run of a task in words, like `agent run`."""
     form = await page.read_form()
+    # Browsers send every line end of a form as CRLF.
     text = form.get("task", "").replace("\r\n", "\n").strip()
     if not text:
         raise UsageError("The task is missing", hint="Describe the task")

@@ -270,6 +270,7 @@ def _settle(home: SkillHome, canonical: str, change: PendingChange) -> None:
             if visible.is_symlink() or (visible.exists() and (not change.tree or _has_tree(visible, change.tree))):
                 home.store.mkdir(exist_ok=True)
                 visible.rename(_spare(home, canonical))
+    # Before the registry drops the pending change: a power cut could undo the rename, and no process would repeat it.
     sync_folder(home.root)
 
 

@@ -74,6 +74,7 @@ def _expand(text: str) -> list[str]:
             done.append(one)
         else:
             todo += [one[: found.start()] + choice + one[found.end() :] for choice in found.group(1).split(",")]
+        # Each pair of braces multiplies their number.
         if len(done) + len(todo) > MAX_ALTERNATIVES:
             raise ToolFailed(f"Pattern {text[:100]!r} has too many alternatives", code="invalid_input")
     return done

@@ -485,6 +485,7 @@ class Worktree(Struct, frozen=True):
     def _change_list(self, workspace: Path) -> Generator[None]:
         """Let one process at a time change the list of worktrees. Raises `Unavailable`."""
         # Git reads the whole list before it changes it, and fails if another git is writing an entry.
+        # No soft lock: its file would outlive a killed process.
         lock = FileLock(self.folder.parent.parent / LOCK, timeout=LOCK_SECONDS, mode=0o600, fallback_to_soft=False)
         try:
             with lock:

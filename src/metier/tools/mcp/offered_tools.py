@@ -112,6 +112,7 @@ def _get_problem(server: str, tool: OfferedTool, known: Mapping[str, ToolInfo], 
         if size > room:
             most = f"{MAX_LISTING_CHARACTERS} are the most"
             return f"Tool {name!r} is left out: the schemas of its server have too many characters, {most}", size
+        # Built for its errors only: it raises for an invalid schema.
         SchemaCheck(name, tool.input_schema)
     except (UsageError, RecursionError, ValueError) as error:
         return f"Tool {name!r} is left out: its schema is not valid ({str(error)[:300]})", 0

@@ -13,6 +13,7 @@ from metier.telemetry.tracing import VARIABLE
 def base_interpreter() -> str:
     """Return the Python that this virtual environment was created from."""
     # Not the one in the environment, whose folder lies in the project and can be written there.
+    # The attribute is undocumented, so an interpreter may lack it.
     return getattr(sys, "_base_executable", "") or sys.executable
 
 

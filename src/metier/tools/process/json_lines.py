@@ -116,6 +116,7 @@ class JsonLinesChild:
                 reader.start_soon(collect, self._tree.stderr, self._log.add)
                 try:
                     reply = await self._converse(request, respond)
+                # Raised after the log was read to its end, because the log says why the child ended.
                 except _ChildEnded as error:
                     ended = error
                     await self._tree.stop()

@@ -241,6 +241,7 @@ class ProcessTree:
     ) -> Self:
         # Before the supervisor starts, so that recovery never sees the step running without its lock.
         lock = hold(command.spool) if command.spool else -1
+        # Before the program exists: protected paths that it creates are ignored from its first write on.
         watch, record = _record_launch(launch)
         # Closing `control` stops the program. The kernel does that too if the agent dies, so none outlives it.
         their_control, control = os.pipe()

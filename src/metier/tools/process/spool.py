@@ -60,7 +60,7 @@ def read_spool(path: Path) -> SpoolNote:
         words = path.with_name(path.name + ENDED).read_text(encoding="ascii").split()
         exit_code, number, stopped = (int(word) for word in words)
     except (OSError, ValueError):
-        # Without a whole note about the end, the outcome is unknown, so recovery must not repeat the step.
+        # Without a whole note about the end, the outcome is unknown: the step may have had its effect.
         return SpoolNote(started=True)
     return SpoolNote(started=True, ended=True, exit_code=None if number else exit_code, stopped=bool(stopped))
 

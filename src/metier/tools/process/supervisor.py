@@ -202,6 +202,7 @@ def become_command(order: Order, *, errors: int, inner: int) -> None:
         os.execvpe(order.command[0], order.command, environ)  # noqa: S606  an argument list, and there is no shell
     except OSError as error:
         os.write(errors, str(error.errno).encode())
+    # Not `sys.exit`: the fork must not go back into the caller's code or run exit handlers.
     os._exit(NOT_STARTED)
 
 

@@ -139,6 +139,7 @@ def get_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Coll
     passed = build_environment(environ, allowed)
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", stderr))
     names = (name for name in environ if name not in passed and len(name) >= _MIN_VARIABLE)
+    # The first by name, so that the message doesn't depend on the order of the environment.
     return min((name for name in names if name in words), default="")
 
 

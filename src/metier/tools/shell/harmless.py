@@ -383,6 +383,7 @@ class _Arguments:
 
     def _read_long(self, word: str, rest: list[str]) -> str:
         name, equals, _ = word.partition("=")
+        # Abbreviations of long options, which GNU programs accept, are in no table and so need approval.
         takes = self._table.options.get(name)
         if takes is None or (equals and takes in ("nothing", "word")):
             return f"option {word[:80]!r} is not known to be harmless"

@@ -145,6 +145,7 @@ class WebFetch:
     async def _ask_any(
         self, url: WebUrl, addresses: Sequence[str], most: int, *, headers: Mapping[str, str] | None = None
     ) -> _Answer | str:
+        # Late: importing it takes 0.1 s, and most runs fetch nothing.
         import httpx2
 
         problem = ""

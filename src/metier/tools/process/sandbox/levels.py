@@ -30,6 +30,7 @@ from metier.tools.process.sandbox.seccomp import ARCHITECTURES
 ATTEMPTS = Path(__file__).with_name("attempts.py")
 _SECONDS = 20
 _PLANTED = "planted"
+# The system call, and the flag with which it only returns the version of Landlock.
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_VERSION = 444, 1
 
 OUTSIDE = ("write outside", "truncate outside", "make a file outside")

@@ -78,6 +78,7 @@ READING_IOCTLS = (
 """TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2, FS_IOC_GETFLAGS and FS_IOC_FIEMAP. The
 others are denied to read-only programs: some change a file or create a snapshot through a read-only descriptor."""
 _SETUID = 0o4000
+# O_CREAT, and the bit of O_TMPFILE that O_DIRECTORY does not have.
 _MAKES_FILE = 0x40 | 0x400000
 
 CLONE, IOCTL, SOCKET = (56, 220), (16, 29), (41, 198)
@@ -87,8 +88,11 @@ TERMINAL_INJECTION = (0x5412, 0x541C)
 """`TIOCSTI` and `TIOCLINUX` type into the user's terminal."""
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 
+# BPF_LD | BPF_W | BPF_ABS, BPF_JMP with JEQ, JSET and JGE, and BPF_RET, all with constants.
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+# Offsets in `struct seccomp_data`.
 _ARCHITECTURE_AT, _NUMBER_AT, _ARGUMENTS_AT = 4, 0, 16
+# SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS, and SECCOMP_RET_ERRNO with the error in its low half.
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _EACCES, _ENOTTY, _EROFS, _ENOSYS, _ENETDOWN = 1, 13, 25, 30, 38, 100
 _X32_BIT = 0x40000000

@@ -192,6 +192,7 @@ def drop_capabilities() -> None:
     if number is None:
         raise Refused(f"processor {processor!r} is not known")
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION, 0))
+    # Two `struct __user_cap_data_struct` of zeros: no capability in any set.
     check(syscall(number, header, ctypes.create_string_buffer(24)), "capabilities")
 
 
