@@ -94,6 +94,7 @@ def _decide(name: str, reply: Reply, *, as_json: bool, resume: bool, config: Con
             return decided, await runs.continue_decided(decided.row.run_id)
 
     decided, continued = anyio.run(decide)
+    # With `--resume`, stdout is for the result of the run.
     if as_json and not resume:
         write_json(approval_as_json(decided))
     else:

@@ -57,6 +57,7 @@ def explain(
     if agent and rules:
         raise UsageError("--agent and --rules are mutually exclusive", hint="Use one of them")
     host = root.resolve() if root is not None else current_workspace()
+    # Lazy, because lines of a batch can name their own rules.
     default = cache(lambda: _open_policy(agent, rules, root=host, config=config))
     if batch:
         return _explain_batch(batch, default, root=host)

@@ -200,6 +200,7 @@ class CrashKit:
             reached += 1
             passed = Counter(each.name for each in baseline.points[: places[point] + 1])
         else:
+            # After the last kill, a process without a point finishes the run.
             last = self.live(Order(folder=str(case)))
         violations = [] if last["code"] == 0 else [f"the resuming process ended with {last['code']}"]
         outcome = read_outcome(case)

@@ -203,6 +203,7 @@ async def check_receivers_are_deleted_with_their_run(case: Case) -> None:
     assert [each.name for each in await outbox.list_receivers("r1")] == ["b"]
     assert [each.data for each in await outbox.list_receivers("r2")] == ["\x00", "5"]
 
+    # Receivers contain credentials, so none may stay behind when their runs are deleted.
     await case.first.delete_run("r1")
     await case.first.delete_runs(["r2"])
     assert [*await outbox.list_receivers("r1"), *await outbox.list_receivers("r2")] == []

@@ -437,6 +437,7 @@ async def check_the_first_decision_counts(case: Case) -> None:
         "a1", status="approved", decided_by="bob", reason="fine", edited_payload=b"{}"
     )
     again = await case.first.decide_approval("a1", status="denied", decided_by="eve")
+    # A step that is repeated after a kill asks again, which must not reopen its approval.
     await case.first.put_approval(lease, row)
 
     assert (decided, again) == (True, False)

@@ -85,6 +85,7 @@ def talk(
         given[PROFILE] = "guarded"
     is_open = not (request.model or request.agent or request.is_continued or request.context_id)
     host = open_run_host(config, given, is_new_run=is_open)
+    # The user at this machine may choose the built-in agent. Senders over a protocol must not bypass the default agent.
     request = replace(request, may_name_built_in=True)
     return anyio.run(_converse, host, request, ChatOptions(quiet=quiet, as_json=as_json, first=first))
 

@@ -15,6 +15,7 @@ from metier.telemetry.amounts import format_age, format_cost, format_count
 from metier.telemetry.excerpt import one_line
 
 _MIN_MESSAGE_WIDTH = 20
+# A conversation without a name has an ID in the format of run IDs, which is this long.
 _ID_WIDTH = 28
 
 

@@ -201,6 +201,7 @@ class _Stoppers:
 
     async def ask_for_limit(self, failed: RunState, *, prompter: Prompter) -> LimitRaise | None:
         """Ask the user at the terminal whether the run continues with a higher limit."""
+        # A timeout has set the old one. The new one is current before the question, so that a signal can interrupt it.
         self.current = self._build()
         raised: RaisedLimits | None = None
         with self.current.interruptible():
@@ -385,6 +386,7 @@ def run_in_background(
 
 def _write_detached(outcome: RunOutcome, view: View, *, queue: str) -> None:
     if view.output == "json":
+        # The exit code of this command, which succeeded. The run's own is not known yet.
         write_json({**outcome.document, "exit_code": 0, "queue": queue})
     else:
         write_line(outcome.run_id)
