@@ -426,6 +426,7 @@ def _run_to_end[Result](work: Callable[[], Awaitable[Result]]) -> Result:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # No loop is running in this thread, as in most scripts.
         return anyio.run(work)
     caller = asyncio.current_task()
     with start_blocking_portal() as portal:

@@ -326,7 +326,7 @@ def _end_line(text: str) -> str:
 
 def _read(text: str) -> YamlTree:
     try:
-        # Every scalar stays text.
+        # This loader leaves scalars as text, so the comparison also sees a change from 1.0 to 1.00.
         value = cast("object", yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506 - constructs strings only
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None

@@ -64,6 +64,7 @@ def run(args: Sequence[str]) -> int:
         if list(args) == ["--version"]:
             sys.stdout.write(f"agent {__version__}\n")
             return 0
+        # Imported late: `agent --version` does without Typer.
         from metier.cli.root import invoke
 
         return invoke([*(arg for arg in own if arg != "--debug"), *args[len(own) :]])
@@ -107,6 +108,7 @@ def _flush(exit_code: int) -> int:
         except BrokenPipeError:
             sys.stdout = None
             exit_code = 141
+        # For example, stdout is a file on a full disk.
         except OSError as error:
             from metier.cli.shared.failure import report
 

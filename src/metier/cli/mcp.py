@@ -248,6 +248,7 @@ def serve(*, config: Config = None) -> int:
     if find_spec("mcp") is None:
         raise UsageError("Serving MCP needs the package 'mcp'", hint=hint_extra("mcp"))
     host = open_host(config)
+    # Imported late: the SDK is optional, and its import takes more than a second.
     exit_code: int = importlib.import_module("metier.protocols.mcp.server").serve_stdio(host)
     return exit_code
 

@@ -102,6 +102,7 @@ def _read_entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint,
 def _get_change(folder: str) -> int:
     try:
         return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  an empty name is this folder
+    # `sys.path` names folders that need not exist, such as the standard library's zip file.
     except OSError:
         return 0
 

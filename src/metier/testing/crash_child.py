@@ -142,6 +142,7 @@ async def live(build: Build, order: Order) -> Outcome:
             problems += await list_log_problems(runtime, row.run_id)
         outcome = _build_outcome(state, asked, problems).model_copy(update={"runs": len(rows)})
         return outcome.model_copy(update={"resume_seconds": (sink.first_at or started_at) - started_at})
+    # Only our own errors are outcomes. A bug ends the process with a traceback and exit code 1.
     except MetierError as error:
         return Outcome(error=f"{type(error).__name__}: {error.message}", asked=tuple(asked))
     finally:

@@ -444,6 +444,7 @@ def _render_new_file(file: Path, name: str) -> str:
     try:
         is_shown = file.is_file() and not file.is_symlink() and file.stat().st_size <= _NEW_FILE_BYTES
         text = file.read_bytes().decode("utf-8") if is_shown else ""
+    # A binary file, or one that was deleted meanwhile: only its name is shown.
     except (OSError, UnicodeDecodeError):
         text = ""
     return build_diff("", text, path=name) or f"--- {name}\n+++ {name} (new)"

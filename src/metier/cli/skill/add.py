@@ -262,6 +262,7 @@ def _find_neighbour(installer: Installer, outcome: Outcome, name: str) -> Offer 
         return None
     try:
         offers = anyio.run(installer.list_offers, collection)
+    # The skill is installed already. The caller reports what it needs, with or without the collection.
     except MetierError:
         return None
     return next((offer for offer in offers if canonical_name(offer.name) == canonical_name(name)), None)

@@ -195,6 +195,7 @@ def _is_inside(folder: Path, path: str) -> bool:
     try:
         target = (folder / path).resolve()
         return target.is_relative_to(folder.resolve()) and target.exists()
+    # `ValueError` is raised for a path with NUL, which a link can contain as `%00`.
     except (OSError, ValueError):
         return False
 
