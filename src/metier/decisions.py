@@ -48,6 +48,7 @@ def get_owner(action: ActionStep) -> str:
     tool, arguments = str(action.params.get("tool", "")), action.params.get("arguments")
     if tool in SCRIPT_TOOLS and isinstance(arguments, dict):
         return str(arguments.get("skill_name") or "")
+    # `skill.tool` belongs to a toolset, `server/tool` to an MCP server, whose tool names may contain dots.
     return tool.rpartition(".")[0] if "." in tool and "/" not in tool else ""
 
 
@@ -115,6 +116,7 @@ def describe_success(text: str) -> str:
 
 def read_success(text: str) -> dict[str, JsonValue] | None:
     """Return the fields of a script's result of the form `{"success": true, "result", …}`; None for other text."""
+    # All writers of such results put this key first. Other text, which can be long, is not parsed.
     if not text.startswith('{"success": true'):
         return None
     try:

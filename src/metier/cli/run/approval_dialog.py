@@ -453,6 +453,7 @@ async def _press_key(prompt: str, keys: str) -> str:
                 continue
             if typed in ("", END_OF_INPUT, ESCAPE):
                 raise EOFError
+            # As typed first, because `Y` and `N` are answers of their own; otherwise they mean `y` and `n`.
             if known := [key for key in (typed, typed.lower()) if key in keys]:
                 return known[0]
     finally:
