@@ -12,6 +12,7 @@ from metier.capabilities.protocol import AgentResponse, Delegation
 from metier.decisions import AutonomyLevel, SkillCall
 from metier.definitions.names import canonical_name
 
+# The limit of the store for this column.
 MAX_CONTEXT_ID = 255
 
 

@@ -24,6 +24,7 @@ from metier.routing.index import IndexTables, build_ordered_tables
 from metier.routing.ranking import RoutingIndex
 from metier.routing.skill import RoutableSkill
 
+# Cached files also name the version of Metier. This number separates states of the code within one version.
 FORMAT = 9
 MAX_FILES = 4
 """Maximum number of cached indexes; the oldest is deleted first."""

@@ -16,6 +16,7 @@ from metier.routing.skill import FUSED_DEPTH, Similar, SkillCandidate
 type ZeroCandidateStrategy = Literal["fallback_all_skills", "fail_fast"]
 
 DEFAULT_TOP_K = 8
+# `ranking.SOLID_EVIDENCE` is chosen so that a single solid word reaches this score.
 DEFAULT_MIN_SCORE = 55.0
 SPREAD = 60
 """The constant of reciprocal rank fusion, as its authors chose it: a larger one flattens differences between ranks."""

@@ -391,6 +391,7 @@ async def build_model_change(
         model=OFFLINE if provider == OFFLINE else own.name,
         options=own.model_copy(update={"structured_output_mode": "native"}) if provider == OFFLINE else own,
         settings=tuple(_list_changed_settings(run.agent.host.settings, settings)),
+        # Always with `HOST`: these pins are merged into those of the run, whose old `HOST` must not stay.
         pins={HOST: pins[SETTINGS], **pins},
         changed_by=by,
     )

@@ -312,6 +312,7 @@ async def ask_for_approval(
         if step.phase == "asking"
     ]
     first, *others = every
+    # A signal cancels the block below, which then ends without a reply.
     reply: Reply | None = None
     with stopper.interruptible():
         reply = await ask(replace(first, others=tuple(each for each in others if each.row.status == "open")))

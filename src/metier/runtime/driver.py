@@ -605,6 +605,7 @@ class RunDriver(RunReader):
 
     async def _release(self, log: RunLog, options: DriveOptions) -> RunState:
         await self._settle(log)
+        # After `_settle`, which writes the status of the journal to the index.
         if options.stopper is not None and options.stopper.is_handing_back:
             await mark_claimable(log, self.store, queue=options.lease_terms.queue)
         return log.state

@@ -81,6 +81,7 @@ class _OutputStream:
     def _update(self) -> None:
         self._timer = None
         began, has_more = time.monotonic(), bool(self._pending)
+        # Without new output, the timer was set to show a word that was held back.
         if shown := self._take() if has_more else self._text.pause():
             self._show(shown)
         ended = time.monotonic()

@@ -22,6 +22,7 @@ from metier.store.base import RunRow, Store
 from metier.store.failures import RunUnknown
 from metier.views.user_question import UserQuestion, parse_question
 
+# 2 (invalid usage), 9 (no sandbox) and 10 (in use) are codes of errors, not of runs.
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
 # 128 plus the number of the signal, as shells report it. SIGBREAK has no number in POSIX; it counts as SIGTERM.
 SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGBREAK": 143}

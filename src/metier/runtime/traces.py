@@ -101,6 +101,7 @@ def open_exporter(host: Host, *, with_metrics: bool = False) -> SpanExporter:
     try:
         from metier.telemetry.otlp_exporter import OtlpExporter
     except ModuleNotFoundError as error:
+        # Any other missing module is a bug, not a missing extra.
         if not (error.name or "").startswith("opentelemetry"):
             raise
         message = "Traces cannot be exported: OpenTelemetry is not installed"

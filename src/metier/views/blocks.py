@@ -13,6 +13,7 @@ MAX_BLOCK = 6_000
 MAX_FENCE_LINES = 40
 MAX_TABLE_ROWS = 60
 
+# As in CommonMark: at most three spaces of indentation, and at most nine digits in a number.
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
 _ROW = re.compile(r"[ \t]*\|")

@@ -81,6 +81,7 @@ def _get_secret(spool: Path) -> str:
     # An empty file would accept a forged reply without a secret.
     if not secret:
         secret = secrets.token_hex(16)
+        # Durable, or a saved reply could not be recognized after a power cut.
         replace_file(file, secret.encode("ascii"), durable=True)
     return secret
 

@@ -61,6 +61,7 @@ def _save(reply: dict[str, Json], file: str, secret: str) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(json.dumps({"secret": secret, "reply": reply}).encode())
             stream.flush()
+            # Before the rename: otherwise a power cut could leave the final name with an empty file.
             os.fsync(stream.fileno())
         Path(f"{file}.part").replace(file)
         # The rename survives a power cut only once the folder is synced.

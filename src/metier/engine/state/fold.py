@@ -145,6 +145,7 @@ def _apply_planning(
             state.wanted = ()
             state.enter("CALL_LLM")
         case HandedOff():
+            # The fallback after a failed step comes without a `ProgressVerified`.
             if state.phase == "EXECUTE_STEP":
                 state.enter("HANDOFF_OR_FINISH")
             _close_turn(state)
@@ -153,6 +154,7 @@ def _apply_planning(
             state.fell_back = state.fell_back or entry.fallback
             state.enter("DISCLOSE_CONTEXT_STAGE")
         case ProgressVerified():
+            # Otherwise the handoff or the end of the run closes the turn.
             if entry.following != "HANDOFF_OR_FINISH":
                 _close_turn(state)
             state.enter(entry.following)

@@ -54,6 +54,7 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
 def list_own_commands(host: Host) -> dict[str, OwnCommand]:
     """List custom commands by name, without unreadable files. An untrusted folder has none."""
     folder = host.workspace / COMMANDS_FOLDER
+    # The text of a command becomes a message of the user, so an untrusted folder must not define any.
     if not host.trust.is_trusted or not folder.is_dir():
         return {}
     files = sorted(file for file in folder.glob("*.md") if _COMMAND_NAME.fullmatch(file.stem))[:_MAX_OWN_COMMANDS]

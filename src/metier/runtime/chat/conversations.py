@@ -92,6 +92,7 @@ are not kept yet, write a line `Facts:` and one line `- name: fact` for each.
 FACTS_LINE = "facts:"
 MIN_SUMMARY_CHARACTERS = 20
 """Minimum length of a useful summary."""
+# One turn for the summary, and one more in case the model first calls a tool that it does not have.
 MAX_SUMMARIZER_TURNS = 2
 
 
@@ -280,6 +281,7 @@ async def summarize_if_due(
     clean = build_host_cleaner(runtime.host).text
     text = cut(clean(draft.text), measures.summary_tokens)[:MAX_SUMMARY_SIZE_CHARS]
     known = {fact.key for fact in conversation.facts}
+    # Known facts stay as they are, because most are in the words of the user.
     told = [fact for fact in draft.facts if fact.key not in known]
     change = ContextChange(
         summary=NewSummary(text=text, upto=old[-1].number),

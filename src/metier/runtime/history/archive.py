@@ -262,6 +262,7 @@ def _is_known(name: str) -> bool:
     """Return True for a file of the run or a descendant, and for a blob named by its digest."""
     if name.startswith(BLOBS):
         return _DIGEST.fullmatch(name.removeprefix(BLOBS)) is not None
+    # `-` is no valid ID and marks the files of the run itself.
     run_id, _, own = name.removeprefix(CHILDREN).partition("/") if name.startswith(CHILDREN) else ("-", "", name)
     return own in (JOURNAL, RECORD, EVENTS) and (run_id == "-" or _RUN_ID.fullmatch(run_id) is not None)
 

@@ -125,6 +125,7 @@ async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before:
         )
     half = len(run_ids) // 2
     first = await _delete(runtime, run_ids[:half], before)
+    # The pages of the deleted rows are the space for deleting the others.
     await runtime.store.reclaim()
     return [*first, *await _delete(runtime, run_ids[half:], before)]
 

@@ -129,6 +129,7 @@ async def list_target_addresses(url: WebUrl, host: Host) -> list[str]:
     """Resolve the address. Only public addresses over TLS are allowed, and those named in the settings."""
     named = [text.rpartition(":") for text in host.settings.server.push_hosts]
     open_hosts = {(name.strip("[]").lower(), int(port)) for name, _, port in named}
+    # The caller chooses the address, and must not make the server send requests into its own network.
     if url.scheme != "https" and (url.host, url.port) not in open_hosts:
         raise ToolFailed(
             f"A receiver must have an https address, and {url.text!r} has none",

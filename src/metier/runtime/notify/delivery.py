@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import httpx2
 
 
+# At most `LAST_SECONDS`, or the exit of a command would cut off a slow attempt.
 ATTEMPT_SECONDS = 5.0
 CLAIM_SECONDS = 60.0
 """Time for which a claimed message is hidden from other processes: longer than an attempt can take."""
@@ -280,6 +281,7 @@ async def _post_push(row: OutboxRow, host: Host, store: Store, *, seconds: float
         for address in await list_target_addresses(url, host):
             try:
                 return await _post_pinned(pin_url(url, address), target, body, key=row.key, host=host)
+            # Only without a connection: after other errors the receiver may have the message.
             except httpx2.ConnectError as error:
                 problem = f"{type(error).__name__}: {error}"[:200]
         return problem

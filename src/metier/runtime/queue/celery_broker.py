@@ -19,16 +19,19 @@ That of a slow worker is too, but its run has a driver, so the duplicate is drop
 """
 
 _SEND_SECONDS = 5
+# Few attempts, because workers also find the run in the store.
 _RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.5}
 
 
 def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
     """Build the Celery application, without tasks."""
+    # Not as the current app of the process: a program that uses the Python API may have its own.
     app: Any = Celery("metier", broker=address.url, set_as_current=False)
     app.conf.update(
         # Never pickle: anyone who can write to the broker could run code in the workers.
         accept_content=["json"],
         task_serializer="json",
+        # The outcome of a run is in the store.
         task_ignore_result=True,
         # Acknowledge after the work, so that the message of a killed worker is delivered again.
         task_acks_late=True,

@@ -112,7 +112,7 @@ def _read_added(row: ScheduleRow) -> KnownSchedule:
         definition = ScheduleDefinition.model_validate_json(row.definition)
         withheld = ""
     except ValidationError as error:
-        # A stand-in with any timing, so that it can be listed and removed. `withheld` keeps it from firing.
+        # A placeholder with any timing, so that it can be listed and removed. `withheld` keeps it from firing.
         definition = ScheduleDefinition(name=row.name, every=_A_DAY, prompt=row.definition)
         withheld = f"its definition cannot be used: {error.errors()[0]['msg']}"
     return KnownSchedule(definition=definition, origin="added", is_paused=row.is_paused, withheld=withheld)

@@ -16,7 +16,7 @@ TYPED = "typed"
 
 def find_row_cost(row: RunRow) -> float | None:
     """Return the cost of a run in the index, which may lack token counts. A run without model calls costs nothing."""
-    # Turns stand in for the tokens that rows of older versions lack: both are above zero if a model was called.
+    # Rows of older versions lack the tokens, so turns are used: both are above zero if a model was called.
     return find_cost(row.cost_usd, tokens=0 if row.model in (OFFLINE, TYPED) else row.turns)
 
 

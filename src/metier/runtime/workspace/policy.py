@@ -298,6 +298,7 @@ def _insert(policy: str, rule: str) -> str | None:
             is_item = lines[at].lstrip().startswith("- ")
             if deep < indent or (deep == indent and not is_item):
                 break
+            # New rules are indented like the first one.
             step = deep if end == number else step
             end = at
         return "\n".join([*lines[: end + 1], _indent(rule, step).rstrip("\n"), *lines[end + 1 :]]) + "\n"
