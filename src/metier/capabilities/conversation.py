@@ -173,6 +173,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
     async def finish_turn(self, state: ContextState, response: AgentResponse, end: TurnEnd) -> AgentResponse:
         """Write the state after the turn and the answer to its message in one transaction."""
         request = response.input_request
+        # The commit below raises the version.
         numbers = {"version": state.version + 1, "turn": state.current_turn}
         answered = response.model_copy(update={"metadata": response.metadata.model_copy(update=numbers)})
         completion = Completion(claim=self.claim, message_id=self.message_id, result=as_json(answered))

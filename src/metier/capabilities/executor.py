@@ -147,6 +147,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     remembered: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
 
 
+# A dataclass, because `repr=False` keeps the environment out of logs and tracebacks.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillExecutor:
     """Runs the skills of its packages. Created by `create_executor`, or by the runtime for a run."""

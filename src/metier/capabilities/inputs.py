@@ -157,6 +157,7 @@ def build_input_schema(contract: SkillContract) -> Schema:
 def _get_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> "list[ValidationError]":
     if schema is None:
         return []
+    # Imported here: it takes 70 ms, and not every skill has a schema.
     from jsonschema.exceptions import ValidationError
 
     from metier.tools.schema_validator import BoundedValidator

@@ -202,6 +202,7 @@ def render_transcript(turns: Iterable[PastTurn], measures: Measures) -> str:
 def cut(text: str, most_tokens: int) -> str:
     """Truncate the middle of a text to a number of tokens."""
     shorter, room = text, len(text)
+    # Repeated, because the characters that are left may have more tokens than the average.
     while (tokens := estimate_tokens(shorter)) > most_tokens and room > 0:
         room = min(room - 1, room * most_tokens // tokens)
         shorter = cut_middle(text, room)

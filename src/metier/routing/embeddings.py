@@ -44,6 +44,7 @@ def open_similarities(
     if options is None or not options.is_on:
         return None
     if options.folder:
+        # Imported on use, like the server below: the libraries of both are large, and most workspaces have neither.
         from metier.routing.static_model import FolderEmbeddings
 
         workspace = surroundings.workspace

@@ -326,7 +326,7 @@ async def _confine(host: Host, run: PreparedRun) -> Confinement:
         confinement,
         writable=(*confinement.writable, artifacts.resolve()),
         quarantine=run.folder / QUARANTINE,
-        # These files run outside of the sandbox, so a program that could change them could leave it.
+        # These files run outside of the sandbox, so a program that could change them could escape from it.
         servers=(*await run_sync(list_server_files, host), *await run_sync(list_notify_files, host)),
     )
 

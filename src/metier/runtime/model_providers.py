@@ -33,6 +33,7 @@ RANKED = 8
 
 def open_remote(host: Host, *, run: PreparedRun) -> Provider:
     """Open the remote agent of the settings. Raises `UsageError` if it isn't configured, `MissingKey`."""
+    # Imported here, because its HTTP client takes long to import and few hosts have a remote agent.
     from metier.providers.a2a import RemoteAgent, RemoteAgentProvider
 
     options, token = _get_remote(host, name := host.settings.model.name)

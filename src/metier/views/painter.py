@@ -144,6 +144,7 @@ class TerminalPainter:
             self._hide_cursor(is_hidden=True)
 
     def markdown(self, block: str) -> RenderableType:
+        # Imported here: the Markdown libraries take 70 ms, and output to a file does not use them.
         from metier.views.markdown import render_block
 
         return render_block(block)

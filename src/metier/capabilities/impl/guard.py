@@ -80,6 +80,7 @@ class Guard:
         return self._check_database if event == "sqlite3.connect" else None
 
     def _check_open(self, _event: str, args: Sequence[object]) -> str:
+        # `open` gives a mode. `os.open` gives none, only flags.
         path, mode, flags = (*args, None, None, None)[:3]
         writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
         writes = writes or (isinstance(flags, int) and mode is None and bool(flags & _WRITE_FLAGS))

@@ -136,6 +136,7 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
     row = build_row(archive.run_id, *archive.entries, now=runtime.host.clock.now())
     store = runtime.store
     await runtime.delete_unstarted(archive.run_id)
+    # Exports have no seals, but a file that was made by hand may have one.
     entries = store_entries(map(unseal, archive.entries))
     # For the approvals below. They take less than a minute, so the lease need not be renewed.
     lease = await store.begin_run(row, entries, owner=runtime.host.owner, seconds=60)

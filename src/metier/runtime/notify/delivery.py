@@ -65,6 +65,7 @@ class NoticeClients:
 
     def open_plain(self) -> "httpx2.AsyncClient":
         """Open a client for the address of the user's settings, with the environment's proxies."""
+        # Imported with the first message: it takes 60 ms, and most runs send none.
         import httpx2
 
         from metier.tls import load_context

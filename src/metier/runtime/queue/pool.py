@@ -90,6 +90,7 @@ async def work_on(
         return None
     except job.reraised:
         raise
+    # A bug in one run must not end the worker, which drives other runs.
     except Exception as error:
         logger.exception("run %s", run_id)
         await _give_up(job, runtime, run_id, failure=f"Unexpected {type(error).__name__}", lease=lease)
@@ -271,7 +272,8 @@ class RunPool:
         """Deliver messages in parallel to the sweep, so that a slow receiver doesn't delay runs."""
         while not self.is_leaving:
             await self._idle(POLL_SECONDS)
-            # Shielded: a canceled attempt would count as one and send its message twice.
+            # Shielded: a canceled attempt would count as one and send its message twice. The sweep reports an
+            # unavailable store.
             with anyio.CancelScope(shield=True), suppress(StoreError):
                 await deliver_due(self.runtime.host, self.runtime.store)
 
