@@ -128,6 +128,7 @@ class Stopper:
         """Stop like `request`, and leave the run to the next worker that claims it."""
         # A run that is already stopping for another reason keeps that reason.
         self.is_handing_back = self.is_handing_back or not self.is_set
+        # Child runs are only paused. They belong to no queue, and the next driver of their parent continues them.
         self.request(reason)
 
     def fail(self, failure: RunFailed) -> None:

@@ -172,6 +172,8 @@ async def _list_paused(runtime: Runtime, queue: str, status: TaskState) -> list[
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
     """Return True if the run can continue: the user has decided, or the worker that waited for a child died."""
     pause = waiting.pause
+    # A worker that stops pauses child runs by a signal, so these may continue. A run without a parent was stopped by a
+    # user.
     if pause is None or pause.pause in ("signal", "delegation"):
         return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""
     if pause.pause != "approval":
