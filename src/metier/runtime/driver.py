@@ -339,6 +339,7 @@ class RunDriver(RunReader):
     async def _continue_past_limits(self, state: RunState, options: DriveOptions) -> RunState:
         """Ask the user to raise the limit that stopped the run, and continue, until they decline."""
         stopper = options.stopper
+        # After a signal the user wants to stop, not to decide about a limit.
         while options.ask_for_limit is not None and not (stopper is not None and stopper.signal):
             failed = (await list_chain(self.store, state))[-1]
             raised = await options.ask_for_limit(failed) if find_limit(failed) is not None else None

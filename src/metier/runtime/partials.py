@@ -95,6 +95,7 @@ class _OutputStream:
         has_skipped, self._has_skipped = self._has_skipped, False
         if has_skipped:
             self._restart()
+            # Start at a line: the skipped text may end within a secret.
             del self._pending[: self._pending.find(b"\n") + 1]
         # Progress bars rewrite a line after a carriage return. Show each state as a line of its own.
         data = bytes(self._pending).replace(b"\r\n", b"\n").replace(b"\r", b"\n")

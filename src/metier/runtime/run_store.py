@@ -46,6 +46,7 @@ def check_runs(host: Host) -> bool:
     without asking again, so a cloned database could grant permissions.
     """
     database = host.runs / DATABASE
+    # By either name, because the path can be a link that came with a clone.
     is_inside = database.resolve().is_relative_to(host.workspace.resolve()) or database.is_relative_to(host.workspace)
     if host.trust.is_trusted or host.settings.store.backend != "sqlite" or not is_inside:
         return False

@@ -159,6 +159,7 @@ async def build_replay_services(
     changes: ReplayChanges = NO_CHANGES,
 ) -> Services:
     """Build the services for a replay with these changes. They can't have any effect."""
+    # Without changes of the model, which the replay applies when it reaches their entries.
     started = find_origin(entries) or get_start("", entries)
     run = await restore_run(host, store, folder=host.runs, started=started)
     agent = run.agent

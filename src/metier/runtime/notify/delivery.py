@@ -158,6 +158,7 @@ async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> As
 
     If the run is driven by a pool (`is_pooled`), the pool delivers messages to other programs.
     """
+    # There may still be push notifications and cancellations. They are delivered at the end.
     if not host.settings.notify.channels:
         yield
         if not is_pooled:

@@ -361,6 +361,7 @@ async def drop_waiting(runtime: Runtime, firings: Sequence[Firing], *, reason: s
 
 
 def _find_next(definition: ScheduleDefinition, mark: ScheduleMark, *, now: datetime) -> datetime:
+    # Decided times stay decided, even if a clock that was ahead is set back.
     due = next(iterate_times(definition, after=max(now, mark.decided_to), anchor=mark.since))
     return due + get_jitter(definition, due)
 
