@@ -62,6 +62,7 @@ class ProfilePolicy:
             tool = self._tools.find(str(action.params.get("tool", "")))
             if tool is not None and tool.info.risk == "high":
                 return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_HIGH_RISK}")
+            # The claim of an MCP server that its tool only reads classifies the tool, but does not skip the question.
             if not self._is_claim(action):
                 return ALLOW
             return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_CLAIM}")
