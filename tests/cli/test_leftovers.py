@@ -1,5 +1,6 @@
 """Leftovers of programs whose agent and supervisor were killed are removed by the next start."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -40,6 +41,13 @@ def find_supervisor(agent: int, began: Path) -> int:
 def read_mark(process: int) -> str:
     pairs = dict(item.split("=", 1) for item in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in item)
     return pairs[TREE_VARIABLE]
+
+
+def wait_for_lock(scratch: Path) -> None:
+    """Wait until the kernel has ended the supervisor: a signal is sent before its process is gone."""
+    folder = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    os.close(folder)
 
 
 @pytest.mark.parametrize("level", ["full", "kernel", "none"])

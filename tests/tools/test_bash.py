@@ -193,9 +193,9 @@ async def test_the_timeout_kills_every_started_process(terminal: Terminal, line:
 
 
 async def test_the_model_cannot_exceed_the_limits_of_the_settings(terminal: Terminal) -> None:
-    terminal.options = ShellOptions(timeout_ms=300, max_output_chars=500)
-
+    terminal.options = ShellOptions(timeout_ms=300)
     slow = await terminal.run("sleep 600", timeout_ms=600_000)
+    terminal.options = ShellOptions(max_output_chars=500)
     long = await terminal.output("seq 1 10000", max_output_chars=100_000)
 
     assert slow.meta["code"] == "timeout"
