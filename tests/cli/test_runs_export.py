@@ -59,6 +59,23 @@ def test_an_exported_run_replays_in_an_empty_folder(
     assert "Replay matches: " in capsys.readouterr().out
 
 
+def test_an_export_has_no_secret_that_became_known_after_the_run(
+    workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = "plum-orchard-7319-lantern"
+    model.follow(says(f"The word is {word}."))
+    assert workspace.agent("run", f"Say {word}", "-q") == 0
+    run_id = workspace.run_ids()[0]
+    monkeypatch.setenv("DEPLOY_TOKEN", word)
+
+    assert run(["runs", "export", run_id, "-o", str(elsewhere / "a")]) == 0
+
+    assert word.encode() not in (elsewhere / "a").read_bytes()
+    monkeypatch.chdir(elsewhere)
+    assert run(["runs", "import", "a"]) == 0
+    assert run(["replay", run_id]) == 0
+
+
 def test_the_same_run_gives_the_same_bytes(run_id: str, elsewhere: Path) -> None:
     for name in ("a", "b"):
         assert run(["runs", "export", run_id, "-o", str(elsewhere / name)]) == 0

@@ -205,8 +205,11 @@ async def _redact(archive: Archive, runtime: Runtime) -> Archive:
     entries = tuple(_rename(_clean_entry(entry, cleaner), renamed) for entry in archive.entries)
     if entries != archive.entries:
         entries = await _derive(archive.run_id, entries, blobs, runtime=runtime)
-    record = cleaner.text(archive.record.decode("utf-8", "replace")).encode()
-    return replace(archive, redacted=True, entries=entries, blobs=blobs, record=record)
+    # Record and events were redacted when they were written; some secrets may be known only since then.
+    record, events = (
+        cleaner.text(data.decode("utf-8", "replace")).encode() for data in (archive.record, archive.events)
+    )
+    return replace(archive, redacted=True, entries=entries, blobs=blobs, record=record, events=events)
 
 
 def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
