@@ -127,12 +127,13 @@ def check_journal(
 def accept_loss(folder: Path, loss: Loss) -> None:
     """Set the old event log aside, and mark each lost step so that the user is asked before it runs again."""
     log, spool = folder / FILE_NAME, folder / SPOOL
-    if log.exists():
-        log.replace(folder / f"events.lost-{loss.told}.jsonl")
     spool.mkdir(parents=True, exist_ok=True)
     for name in loss.steps:
         (spool / f"{name}{LOST}").touch()
         (spool / f"{name}{STARTED}").unlink(missing_ok=True)
+    # Last, because only this log tells of the lost steps: after a crash before this line, the user is asked again.
+    if log.exists():
+        log.replace(folder / f"events.lost-{loss.told}.jsonl")
 
 
 def find_lost_run(runs: Path, name: str, *, shard: Shard) -> Path | None:
